@@ -1,0 +1,163 @@
+"""The user's own files: .txt, .csv, .tsv and .jsonl."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from gradleak.data.columns import find_columns
+from gradleak.data.dataset import Dataset
+from gradleak.data.labels import label_as_text, number_labels
+from gradleak.errors import GradleakError
+
+Row: TypeAlias = tuple[int, Mapping[str, object]]  # line number, values by column
+
+
+def load_file(path: Path, *, text_column: str | None = None, label_column: str | None = None) -> Dataset:
+    """Read a dataset from a file, whose extension names its format.
+
+    Raises:
+        GradleakError: If the file cannot be read as what its extension says.
+    """
+    extension = path.suffix.lower()
+    if extension not in EXTENSIONS:
+        raise GradleakError(
+            f"{path} has the extension '{extension}', which is not supported; supported: {', '.join(EXTENSIONS)}"
+        )
+    content = _read(path)
+    if extension == ".txt":
+        if text_column or label_column:
+            raise GradleakError(f"{path} has no columns: a .txt file holds one text a line and no labels")
+        texts = tuple(line.strip() for line in _lines(content) if line.strip())
+        return Dataset(str(path), texts, None, None, str(path))
+    rows = list(_READERS[extension](content, path))
+    if not rows:
+        raise GradleakError(f"{path} has no examples below its header")
+    return _from_rows(rows, path, text_column, label_column)
+
+
+def _from_rows(rows: list[Row], path: Path, text_column: str | None, label_column: str | None) -> Dataset:
+    columns = list(dict.fromkeys(column for _, row in rows for column in row))
+    text, label = find_columns(
+        columns,
+        lambda column: (row.get(column) for _, row in rows),
+        str(path),
+        text_column=text_column,
+        label_column=label_column,
+    )
+    texts = tuple(_text(row, text, f"line {line} of {path}") for line, row in rows)
+    if label is None:
+        return Dataset(str(path), texts, None, None, str(path))
+    named = [_label(row, label, f"line {line} of {path}") for line, row in rows]
+    labels, names = number_labels(named, str(path))
+    return Dataset(str(path), texts, labels, names, str(path))
+
+
+def _text(row: Mapping[str, object], column: str, place: str) -> str:
+    value = _value(row, column, place)
+    if not isinstance(value, str):
+        raise GradleakError(f"{place} holds no text in column '{column}' but {json.dumps(value)[:40]}")
+    if not value.strip():
+        raise GradleakError(f"{place} has an empty text in column '{column}'")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can escape half a character
+        raise GradleakError(f"{place} has a text that is not valid Unicode") from None
+    return value.strip()
+
+
+def _label(row: Mapping[str, object], column: str, place: str) -> str:
+    label = label_as_text(_value(row, column, place))
+    if label is None:
+        raise GradleakError(f"{place} has no label in column '{column}'")
+    return label
+
+
+def _value(row: Mapping[str, object], column: str, place: str) -> object:
+    if column not in row:
+        raise GradleakError(f"{place} has no column '{column}'")
+    return row[column]
+
+
+def _read(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise GradleakError(f"{path} does not exist") from None
+    except OSError as error:
+        raise GradleakError(f"{path} cannot be read: {error.strerror}") from None
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    try:
+        content = data[len(mark) :].decode("utf-8")
+    except UnicodeDecodeError as error:
+        position = error.start + len(mark)
+        raise GradleakError(f"{path} is not UTF-8 text (byte 0x{data[position]:02x} at position {position})") from None
+    if not content.strip():
+        raise GradleakError(f"{path} is empty")
+    return content
+
+
+def _lines(content: str) -> list[str]:
+    # Not splitlines(): it also breaks at characters that belong to a text, such as U+2028.
+    return content.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _table(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Row]:
+    _, first = next(records, (0, []))
+    header = [column.strip() for column in first]
+    for line, cells in records:
+        if len(cells) != len(header):
+            raise GradleakError(f"line {line} of {path} has {len(cells)} columns where the header has {len(header)}")
+        yield line, dict(zip(header, cells, strict=True))
+
+
+def _read_tsv(content: str, path: Path) -> Iterator[Row]:
+    lines = enumerate(_lines(content), start=1)
+    return _table(((number, line.split("\t")) for number, line in lines if line.strip(" ")), path)
+
+
+def _read_csv(content: str, path: Path) -> Iterator[Row]:
+    return _table(_csv_records(content, path), path)
+
+
+def _csv_records(content: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    while True:
+        line = reader.line_num + 1  # a quoted text may run over several lines: name the first
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise GradleakError(f"line {line} of {path} is not valid CSV: {error}") from None
+        if len(cells) > 1 or any(cell.strip() for cell in cells):
+            yield line, cells
+
+
+def _read_jsonl(content: str, path: Path) -> Iterator[Row]:
+    for number, line in enumerate(_lines(content), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            problem = f"{error.msg} at column {error.colno}"
+            raise GradleakError(f"line {number} of {path} is not valid JSON: {problem}") from None
+        except (ValueError, RecursionError):  # a number or a nesting beyond what Python reads
+            raise GradleakError(f"line {number} of {path} is not JSON that can be read") from None
+        if not isinstance(row, dict):
+            raise GradleakError(f"line {number} of {path} is not a JSON object with named columns")
+        yield number, row
+
+
+_READERS: dict[str, Callable[[str, Path], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_jsonl,
+}
+EXTENSIONS = (".txt", *_READERS)

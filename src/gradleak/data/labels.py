@@ -1,0 +1,52 @@
+"""From what a label column holds to class numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gradleak.errors import GradleakError
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+# Larger numbers identify something; a classifier with so many classes is a mistake.
+_MOST_CLASSES = 100_000
+
+
+def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return a class number per label, and the names of the classes.
+
+    Integers stay themselves, and the classes run from 0 to the largest. Other labels are numbered in
+    sorted order; so are integers below zero, which cannot be class numbers.
+
+    Args:
+        labels: The labels as text.
+        place: The file or set they come from, for the error message.
+
+    Raises:
+        GradleakError: If an integer is too large to be a class number.
+    """
+    if not all(_INTEGER.fullmatch(label) for label in labels):
+        return _in_order(labels, sorted(set(labels)))
+    numbers = [int(label) for label in labels]
+    if min(numbers) < 0:
+        return _in_order([str(n) for n in numbers], [str(n) for n in sorted(set(numbers))])
+    largest = max(numbers)
+    if largest >= _MOST_CLASSES:
+        raise GradleakError(
+            f"label {largest} in {place} is too large for a class number; name the label column with --label-column"
+        )
+    return tuple(numbers), tuple(str(n) for n in range(largest + 1))
+
+
+def label_as_text(value: object) -> str | None:
+    """Return a label as text, or None if the value cannot be a label."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value).strip() or None
+    return None
+
+
+def _in_order(labels: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    numbers = {name: number for number, name in enumerate(names)}
+    return tuple(numbers[label] for label in labels), tuple(names)

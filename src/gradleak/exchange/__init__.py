@@ -1,0 +1,23 @@
+"""All that passes between client and attacker: Update, Knowledge, Reconstruction.
+
+A client gives an `Update`; the experimenter decides which `Knowledge` goes with it; an attack answers with a
+`Reconstruction`. None of them leads back to the private batch.
+"""
+
+from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
+from gradleak.exchange.progress import Listener, Progress, Reporter
+from gradleak.exchange.reconstruction import Glimpse, Reconstruction
+from gradleak.exchange.update import Origin, Update
+
+__all__ = [
+    "FACTS",
+    "Glimpse",
+    "Knowledge",
+    "Listener",
+    "Origin",
+    "Progress",
+    "Reconstruction",
+    "Reporter",
+    "Update",
+    "fact_field",
+]

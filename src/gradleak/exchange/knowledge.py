@@ -1,0 +1,76 @@
+"""Knowledge: what the attacker is told besides Target and Update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+from gradleak.errors import GradleakError, unknown_name
+
+FACTS = {
+    "labels": "labels",
+    "lengths": "lengths",
+    "longest": "longest",
+    "batch-size": "batch_size",
+    "dropout": "dropout",
+    "defense": "defenses",
+}
+"""The names that `--know` takes, and the field that each stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """What the attacker is told; None means that it is not told.
+
+    Attributes:
+        labels: the class of each sequence.
+        lengths: the number of tokens of each sequence, special tokens included.
+        longest: the number of tokens of the longest sequence.
+        batch_size: the number of sequences.
+        dropout: the dropout rate that the client trains with (0 if it uses none).
+        defenses: what was done to the update, as on the command line (`noise:0.001`).
+    """
+
+    labels: tuple[int, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+    longest: int | None = None
+    batch_size: int | None = None
+    dropout: float | None = None
+    defenses: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("labels", "lengths", "defenses"):  # lists are welcome
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else tuple(value))
+        counts = {len(value) for value in (self.labels, self.lengths) if value is not None}
+        if self.batch_size is not None:
+            counts.add(self.batch_size)
+        if len(counts) > 1:
+            raise GradleakError("labels, lengths and batch size speak of different numbers of sequences")
+        if counts == {0}:
+            raise GradleakError("labels and lengths must name at least one sequence")
+
+    @property
+    def sequences(self) -> int | None:
+        """The number of sequences, as far as anything told gives it away."""
+        if self.batch_size is not None:
+            return self.batch_size
+        told = self.lengths or self.labels
+        return len(told) if told is not None else None
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The names of the facts that are known."""
+        return tuple(name for name, field in FACTS.items() if getattr(self, field) is not None)
+
+    def only(self, facts: Iterable[str]) -> Knowledge:
+        """Return what is left when the attacker is told these facts alone."""
+        kept = {fact_field(name) for name in facts}
+        return replace(self, **{f.name: None for f in fields(self) if f.name not in kept})
+
+
+def fact_field(name: str) -> str:
+    """Return the field of a fact that `--know` names."""
+    if name not in FACTS:
+        raise unknown_name("knowledge", name, FACTS)
+    return FACTS[name]

@@ -1,0 +1,51 @@
+"""Reconstruction: what an attack found, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """What an attack had at one moment of its run."""
+
+    step: int
+    loss: float
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """The recovered batch.
+
+    Attributes:
+        token_ids: token ids of each sequence, special tokens included, no padding.
+        texts: the same as text, special tokens left out.
+        labels: the classes that the attack worked with or found; None for a language model.
+        loss: the attack's distance between the gradient of `token_ids` and the observed one.
+        seconds: how long it took; of several updates attacked together, this one's share.
+        attack: the attack's name.
+        settings: its hyperparameters.
+        seed: its seed.
+        version: gradleak's version.
+        model_hash: fingerprint of the target's weights.
+        history: how it got there.
+        notes: what the attack inferred or assumed, in words.
+        tokenizer: the target's, for scoring.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    texts: tuple[str, ...]
+    labels: tuple[int, ...] | None
+    loss: float
+    seconds: float
+    attack: str
+    settings: Mapping[str, Any]
+    seed: int
+    version: str
+    model_hash: str
+    history: tuple[Glimpse, ...] = ()
+    notes: tuple[str, ...] = ()
+    tokenizer: Any = field(default=None, repr=False, compare=False)

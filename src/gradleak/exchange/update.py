@@ -1,0 +1,158 @@
+"""Update: what leaves a client, and all of its private batch that an attack gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gradleak.errors import GradleakError
+from gradleak.targets import Target
+
+FORMAT = "gradleak-update"
+Kind = Literal["gradient", "difference"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which model an update belongs to, so that the same one can be loaded again."""
+
+    name: str
+    task: str
+    num_labels: int
+    seed: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, target: Target) -> Origin:
+        """Describe a target."""
+        return cls(target.name, target.task, target.num_labels, target.seed, target.fingerprint)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Named tensors, and what the training protocol itself makes public.
+
+    Nothing here depends on the private batch but the tensors' values: no length, label, batch size or client seed.
+
+    Attributes:
+        tensors: gradients, or differences of weights, by parameter name.
+        kind: `gradient` (FedSGD) or `difference` (FedAvg: weights after minus weights before).
+        learning_rate: of the local steps of FedAvg.
+        steps: number of local steps of FedAvg.
+        origin: the model it was computed on; None for a file made by other software.
+    """
+
+    tensors: Mapping[str, Tensor]
+    kind: Kind = "gradient"
+    learning_rate: float | None = None
+    steps: int | None = None
+    origin: Origin | None = None
+
+    @property
+    def num_values(self) -> int:
+        """How many numbers the update holds."""
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the gradient: the update itself, or for FedAvg the mean over the local steps.
+
+        With small learning rates the weights hardly move during the local steps, so that the difference is close to
+        −learning rate × the sum of the gradients at the starting point (LAMP, section 5).
+        """
+        if self.kind == "gradient":
+            return dict(self.tensors)
+        if not self.learning_rate or not self.steps:
+            raise GradleakError("a weight difference needs the learning rate and the number of local steps")
+        factor = -1.0 / (self.learning_rate * self.steps)
+        return {name: tensor * factor for name, tensor in self.tensors.items()}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Update:
+        """Return a copy that carries other tensors; this one stays as it is."""
+        return replace(self, tensors=dict(tensors))
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Update:
+        """Return a copy on another device."""
+        return self.with_tensors({n: t.to(device=device, dtype=dtype) for n, t in self.tensors.items()})
+
+    def check(self, target: Target) -> None:
+        """Raise a GradleakError unless this can be an update of `target`."""
+        if not self.tensors:
+            raise GradleakError("the update holds no tensors")
+        parameters = target.parameters
+        for name, tensor in self.tensors.items():
+            if name not in parameters:
+                raise GradleakError(f"the update's tensor '{name}' is not a parameter of {target.name}")
+            expected, found = tuple(parameters[name].shape), tuple(tensor.shape)
+            if expected != found:
+                raise GradleakError(f"the update's tensor '{name}' has shape {found}; {target.name} expects {expected}")
+            if not torch.isfinite(tensor).all():
+                raise GradleakError(f"the update's tensor '{name}' holds NaN or Inf")
+        if self.origin is not None and self.origin.fingerprint != target.fingerprint:
+            raise GradleakError(
+                f"the update was computed on other weights ({self.origin.name}, seed {self.origin.seed}, "
+                f"{self.origin.fingerprint[:12]}) than those of {target.name}, seed {target.seed} "
+                f"({target.fingerprint[:12]})"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write the update as safetensors."""
+        metadata = {"format": FORMAT, "schema": "1", "kind": self.kind}
+        if self.kind == "difference":
+            metadata |= {"learning_rate": repr(self.learning_rate), "steps": str(self.steps)}
+        if self.origin is not None:
+            metadata |= {f"target.{key}": str(value) for key, value in vars(self.origin).items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        try:
+            save_file(tensors, str(path), metadata=metadata)
+        except (OSError, SafetensorError) as error:
+            raise GradleakError(f"{path} cannot be written: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Update:
+        """Read an update; files of other software are taken as gradients."""
+        _refuse_what_is_no_safetensors(Path(path))
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        except (SafetensorError, OSError, ValueError) as error:
+            raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
+        return cls(tensors, **_from_metadata(metadata, path))
+
+
+def _refuse_what_is_no_safetensors(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise GradleakError(f"{path} cannot be read: {error.strerror}") from None
+    if start[:2] == b"PK" or start[:1] == b"\x80":
+        raise GradleakError(f"{path} looks like a pickle, which can run code; save the update as safetensors")
+
+
+def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, object]:
+    try:
+        fields: dict[str, object] = {"kind": metadata.get("kind", "gradient")}
+        if fields["kind"] not in ("gradient", "difference"):
+            raise ValueError(metadata["kind"])
+        if fields["kind"] == "difference":
+            fields["learning_rate"] = float(metadata["learning_rate"])
+            fields["steps"] = int(metadata["steps"])
+        if "target.name" in metadata:
+            fields["origin"] = Origin(
+                name=metadata["target.name"],
+                task=metadata["target.task"],
+                num_labels=int(metadata["target.num_labels"]),
+                seed=int(metadata["target.seed"]),
+                fingerprint=metadata["target.fingerprint"],
+            )
+    except (KeyError, ValueError) as error:
+        raise GradleakError(f"{path} has metadata that make no sense: {error}") from None
+    return fields

@@ -1,0 +1,146 @@
+"""The simulated participant: a private batch in, an Update out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import GradleakError, unknown_name
+from gradleak.exchange import Origin, Update
+from gradleak.targets import Target, Tokens
+
+Embeddings = Literal["frozen", "words-frozen", "trained"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Local training before anything is sent (McMahan et al. 2017).
+
+    Attributes:
+        steps: number of local SGD steps.
+        lr: their learning rate.
+        batch: sequences in each step, taken in order and from the start again; None for all of them.
+    """
+
+    steps: int
+    lr: float
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.lr > 0 or (self.batch is not None and self.batch < 1):
+            raise GradleakError("FedAvg needs steps of at least 1, lr above 0 and batch of at least 1")
+
+
+class Client:
+    """A participant of federated training.
+
+    Args:
+        target: the global model.
+        dropout: train with the model's dropout, as fine-tuning does, or without.
+        embeddings: which embedding gradients are sent. `frozen`: none of word, position and type embeddings and of
+            their LayerNorm; `words-frozen`: all but the word embeddings; `trained`: all.
+        fedavg: local training; None for FedSGD, one gradient of the mean loss over the batch.
+        seed: seed of the dropout masks, and of labels that are not given.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        dropout: bool = False,
+        embeddings: Embeddings = "frozen",
+        fedavg: FedAvg | None = None,
+        seed: int = 0,
+    ) -> None:
+        if embeddings not in get_args(Embeddings):
+            raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
+        self.target = target
+        self.dropout = dropout
+        self.embeddings = embeddings
+        self.fedavg = fedavg
+        self._generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def sent_parameters(self) -> list[str]:
+        """Names of the parameters whose change this client sends."""
+        hidden: frozenset[str] = {
+            "frozen": self.target.embedding_parameters,
+            "words-frozen": self.target.word_parameters,
+            "trained": frozenset(),
+        }[self.embeddings]
+        return [name for name in self.target.parameters if name not in hidden]
+
+    def update(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Update:
+        """Train on a private batch and return what is sent.
+
+        Args:
+            texts: the private sentences.
+            labels: their classes; drawn from the client's seed if not given. A language model needs none.
+        """
+        tokens = self.target.encode(texts)
+        classes = self._labels(tokens, labels)
+        origin = Origin.of(self.target)
+        with self._training():
+            if self.fedavg is None:
+                return Update(self._gradients(self._weights(), tokens, classes), origin=origin)
+            difference = self._train(self.fedavg, tokens, classes)
+        return Update(difference, "difference", self.fedavg.lr, self.fedavg.steps, origin)
+
+    def draw_labels(self, count: int) -> list[int]:
+        """Draw classes from the client's seed."""
+        return torch.randint(self.target.num_labels, (count,), generator=self._generator).tolist()
+
+    def _labels(self, tokens: Tokens, labels: Sequence[int] | None) -> Tensor:
+        if self.target.task == "causal-lm":
+            return tokens.ids
+        chosen = self.draw_labels(len(tokens.ids)) if labels is None else list(labels)
+        if len(chosen) != len(tokens.ids):
+            raise GradleakError(f"there are {len(tokens.ids)} texts and {len(chosen)} labels")
+        wrong = next((label for label in chosen if not 0 <= label < self.target.num_labels), None)
+        if wrong is not None:
+            raise GradleakError(f"label {wrong} is not one of {self.target.num_labels} (0 to num_labels − 1)")
+        return torch.tensor(chosen, device=self.target.device)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self.target.parameters.items()}
+
+    def _gradients(self, weights: dict[str, Tensor], tokens: Tokens, labels: Tensor) -> dict[str, Tensor]:
+        sent = self.sent_parameters
+        leaves = {name: weights[name].clone().requires_grad_() for name in sent}
+        loss = self.target.loss_with(weights | leaves, tokens.ids, tokens.mask, labels)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(leaves[name]) if gradient is None else gradient
+            for name, gradient in zip(sent, gradients, strict=True)
+        }
+
+    def _train(self, fedavg: FedAvg, tokens: Tokens, labels: Tensor) -> dict[str, Tensor]:
+        before = self._weights()
+        weights = dict(before)
+        count = len(tokens.ids)
+        size = fedavg.batch or count
+        for step in range(fedavg.steps):
+            rows = torch.arange(step * size, (step + 1) * size, device=tokens.ids.device) % count
+            chosen = Tokens(tokens.ids[rows], tokens.mask[rows])
+            gradients = self._gradients(weights, chosen, labels[rows])
+            weights |= {name: weights[name] - fedavg.lr * gradient for name, gradient in gradients.items()}
+        return {name: weights[name] - before[name] for name in self.sent_parameters}
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Switch dropout on if the client uses it, with masks from the client's own random stream."""
+        seed = int(torch.randint(2**62, (), generator=self._generator))
+        model = self.target.model
+        devices = [self.target.device] if self.target.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            model.train(self.dropout)
+            try:
+                yield
+            finally:
+                model.eval()

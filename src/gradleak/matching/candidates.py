@@ -1,0 +1,81 @@
+"""Candidates: guesses at private batches, many for each of several victims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from gradleak.targets import Target
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """N guesses at the private batch of each of V victims; a guess is B sequences of at most T tokens.
+
+    Attributes:
+        inputs: token ids `[V, N, B, T]`, or word embeddings `[V, N, B, T, width]`.
+        mask: True where there is a token `[V, N, B, T]`.
+        labels: classes `[V, N, B]` or distributions over them `[V, N, B, classes]`; for a language model token ids
+            `[V, N, B, T]` or distributions `[V, N, B, T, vocabulary]`.
+        dropout: masks in [0, 1] by dropout site `[V, N, B, *shape of the site]`; empty for no dropout.
+    """
+
+    inputs: Tensor
+    mask: Tensor
+    labels: Tensor
+    dropout: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Victims, candidates of each, sequences of a candidate."""
+        victims, candidates, sequences = self.mask.shape[:3]
+        return victims, candidates, sequences
+
+    @property
+    def are_tokens(self) -> bool:
+        """Whether the candidates are token ids."""
+        return not self.inputs.is_floating_point()
+
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        """The tensors that require a gradient, by name."""
+        named = {"inputs": self.inputs, "labels": self.labels} | {f"dropout.{k}": v for k, v in self.dropout.items()}
+        return {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+
+    def part(self, victims: slice, candidates: slice) -> Candidates:
+        """Return some victims' some candidates."""
+        return self._each(lambda tensor: tensor[victims, candidates])
+
+    def sequences(self, index: Tensor) -> Candidates:
+        """Return candidates made of some of the sequences."""
+        return self._each(lambda tensor: tensor.index_select(2, index))
+
+    def flat(self) -> Candidates:
+        """Return all sequences in one row `[V × N × B, …]`, as a model takes them."""
+        return self._each(lambda tensor: tensor.flatten(0, 2))
+
+    def embeddings(self, target: Target) -> Tensor:
+        """Return the word embeddings of the inputs."""
+        return target.embed(self.inputs) if self.are_tokens else self.inputs
+
+    def _each(self, change) -> Candidates:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        return replace(
+            self,
+            inputs=change(self.inputs),
+            mask=change(self.mask),
+            labels=change(self.labels),
+            dropout={site: change(mask) for site, mask in self.dropout.items()},
+        )
+
+
+def stack_victims(parts: list[Candidates]) -> Candidates:
+    """Join candidates of single victims, which must agree in shape."""
+    return Candidates(
+        inputs=torch.cat([part.inputs for part in parts]),
+        mask=torch.cat([part.mask for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        dropout={site: torch.cat([part.dropout[site] for part in parts]) for site in parts[0].dropout},
+    )

@@ -1,0 +1,231 @@
+"""Matcher: how far are candidates' gradients from the observed ones?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import GradleakError
+from gradleak.matching.autograd import autograd_gradients
+from gradleak.matching.candidates import Candidates
+from gradleak.matching.distances import Distance
+from gradleak.matching.factors import Dense, Factor, dense
+from gradleak.matching.memory import candidates_at_once, saved_bytes
+from gradleak.matching.sums import Observed, collect
+from gradleak.matching.trace import trace
+from gradleak.targets import Target
+
+# A tensor whose norm is below this share of the largest tensor's is rounding noise.
+NUMERICALLY_ZERO = 1e-6
+
+
+class Matcher:
+    """Scores and differentiates candidates against observed gradients, many at once.
+
+    Args:
+        target: the model.
+        observed: each victim's gradient by parameter name; all victims show the same parameters.
+        distance: how two gradients are compared.
+        parameters: names to compare; all that were observed by default. Key biases are left out: softmax does not
+            feel them, so that their gradient is rounding noise.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        observed: Sequence[Mapping[str, Tensor]],
+        distance: Distance,
+        parameters: Sequence[str] | None = None,
+    ) -> None:
+        names = [n for n in (parameters or observed[0]) if n not in vanishing_parameters(target)]
+        missing = [name for name in names if name not in observed[0]]
+        if not names or missing:
+            raise GradleakError(f"the update has no gradient of {missing[0] if missing else 'any parameter compared'}")
+        self.target = target
+        self.distance = distance
+        self._observed = _observe(target, observed, names)
+        self._trusted = _trusted_parameters(target) & set(names)
+        self._batch: int | None = None
+        self._room: dict[tuple[int, ...], int] = {}
+
+    @property
+    def victims(self) -> int:
+        """How many observed gradients there are."""
+        return len(next(iter(self._observed.values())).gradient)
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """Return the distances `[victims, candidates]` in float64.
+
+        They are differentiable where the candidates require a gradient. The graph of all candidates is then alive at
+        once; `gradients` keeps one part of them alive at a time.
+        """
+        rows = [
+            torch.cat([self._distances(candidates.part(v, n), v) for n in columns], dim=1)
+            for v, columns in self._parts(candidates)
+        ]
+        return torch.cat(rows)
+
+    def gradients(self, candidates: Candidates) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the distances, and their gradients by every tensor of the candidates that requires one."""
+        distances = torch.empty(candidates.shape[:2], dtype=torch.float64, device=self.target.device)
+        gradients = {name: torch.empty_like(leaf) for name, leaf in candidates.leaves.items()}
+        for v, columns in self._parts(candidates):
+            for n in columns:
+                part = candidates.part(v, n)
+                found = self._distances(part, v)
+                distances[v, n] = found.detach()
+                slopes = torch.autograd.grad(found.sum(), list(part.leaves.values()))
+                for name, slope in zip(part.leaves, slopes, strict=True):
+                    gradients[name][v, n] = slope
+        return distances, gradients
+
+    def holding(self, base: Candidates, sequence: int) -> Matcher:
+        """Return a matcher for candidates that differ from a base in one sequence of the batch.
+
+        The other sequences' gradient is computed once; the new matcher takes candidates of one sequence each.
+
+        Args:
+            base: one candidate for each victim `[victims, 1, B, …]`.
+            sequence: which of its sequences will be replaced.
+        """
+        batch = base.shape[2]
+        others = torch.tensor([b for b in range(batch) if b != sequence], device=self.target.device, dtype=torch.long)
+        held = replace_state(self, batch)
+        if batch > 1:
+            with torch.no_grad():
+                rest = self._factors(base.sequences(others), weight=1.0 / batch)
+            held._observed = {
+                name: replace(seen, fixed=dense(rest[name])[:, 0]) for name, seen in self._observed.items()
+            }
+        return held
+
+    def _distances(self, candidates: Candidates, victims: slice) -> Tensor:
+        weight = 1.0 / (self._batch or candidates.shape[2])
+        observed = {name: seen.part(victims) for name, seen in self._observed.items()}
+        factors = self._factors(candidates, weight)
+        with torch.set_grad_enabled(bool(candidates.leaves)):
+            return self.distance(collect(factors, observed, self.distance))
+
+    def _factors(self, candidates: Candidates, weight: float) -> Mapping[str, Sequence[Factor]]:
+        names = set(self._observed)
+        slow = sorted(names - self._trusted)
+        if not candidates.are_tokens and names & self.target.word_parameters:
+            raise GradleakError("the word embeddings' gradient needs candidates as token ids")
+        factors: dict[str, Sequence[Factor]] = dict(trace(self.target, candidates, self._trusted, weight=weight))
+        if slow:
+            gradients = autograd_gradients(self.target, candidates, slow, weight=weight)
+            factors |= {name: [Dense(values)] for name, values in gradients.items()}
+        return factors
+
+    def _parts(self, candidates: Candidates) -> Iterator[tuple[slice, list[slice]]]:
+        """Yield slices of victims, and for each the slices of candidates, that fit the device."""
+        victims, count, _ = candidates.shape
+        if victims != self.victims:
+            raise GradleakError(f"there are candidates for {victims} victims and gradients of {self.victims}")
+        room = self._candidates_at_once(candidates)
+        per_victim = min(count, room)
+        together = max(1, room // per_victim)
+        columns = [slice(n, min(n + per_victim, count)) for n in range(0, count, per_victim)]
+        for v in range(0, victims, together):
+            yield slice(v, min(v + together, victims)), columns
+
+    def _candidates_at_once(self, candidates: Candidates) -> int:
+        key = (*candidates.mask.shape[2:], len(candidates.leaves))
+        if key not in self._room:
+            if candidates.mask.shape[:2].numel() == 1:
+                return 1
+            one = candidates.part(slice(0, 1), slice(0, 1))
+            bytes_each = saved_bytes(lambda: self._distances(one, slice(0, 1)))
+            self._room[key] = candidates_at_once(self.target.device, bytes_each, one.mask.numel())
+        return self._room[key]
+
+
+def replace_state(matcher: Matcher, batch: int) -> Matcher:
+    """Return a matcher like another one whose candidates are single sequences of a batch of that size."""
+    copy = Matcher.__new__(Matcher)
+    copy.__dict__ |= matcher.__dict__ | {"_batch": batch, "_room": {}}
+    return copy
+
+
+def vanishing_parameters(target: Target) -> frozenset[str]:
+    """Return the parameters whose gradient is zero in theory: biases of keys, where they are stored alone."""
+    return frozenset(layer.key.bias for layer in target.layers if layer.key.rows == slice(None))
+
+
+def select_parameters(target: Target, observed: Mapping[str, Tensor], selection: str) -> list[str]:
+    """Return the names that a selection stands for, out of those observed.
+
+    Args:
+        target: the model.
+        observed: gradients by name.
+        selection: `all`; `body` (all but embeddings); `classifier` (the last layer alone, as FET matches);
+            `layers:K` (the first K transformer layers).
+    """
+    if selection == "all":
+        return list(observed)
+    if selection == "body":
+        return [name for name in observed if name not in target.embedding_parameters]
+    if selection == "classifier":
+        return [name for name in observed if name.startswith(f"{target.classifier}.")]
+    kind, _, number = selection.partition(":")
+    if kind == "layers" and number.isdigit() and int(number) > 0:
+        prefixes = tuple(_layer_prefix(layer.query.module, layer.feed_forward_out.module) for layer in target.layers)
+        return [name for name in observed if name.startswith(prefixes[: int(number)])]
+    raise GradleakError(f"'{selection}' selects no parameters; use all, body, classifier or layers:K")
+
+
+def _layer_prefix(*paths: str) -> str:
+    """Return the path that modules of one layer have in common."""
+    common = []
+    for parts in zip(*(path.split(".") for path in paths), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common) + "."
+
+
+def _observe(target: Target, observed: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> dict[str, Observed]:
+    stacked = {
+        name: torch.stack([gradients[name].to(target.device, target.dtype) for gradients in observed]) for name in names
+    }
+    squares = {name: t.flatten(1).square().sum(dim=1, dtype=torch.float64) for name, t in stacked.items()}
+    largest = torch.stack(list(squares.values())).amax(dim=0)
+    return {
+        name: Observed(stacked[name], square, (square > largest * NUMERICALLY_ZERO**2).to(torch.float64))
+        for name, square in squares.items()
+    }
+
+
+_TRUST: WeakKeyDictionary[Target, frozenset[str]] = WeakKeyDictionary()
+
+
+def _trusted_parameters(target: Target) -> frozenset[str]:
+    """Return the parameters whose gradient the rules get right, found by trying: once for each target.
+
+    A layer may be used in a way that its rule cannot see (its weight taken by another module, sequences not in the
+    first dimension); such parameters are left to autograd.
+    """
+    if target not in _TRUST:
+        _TRUST[target] = _compare_with_autograd(target)
+    return _TRUST[target]
+
+
+def _compare_with_autograd(target: Target) -> frozenset[str]:
+    generator = torch.Generator().manual_seed(0)
+    tokens = min(5, target.max_length)
+    ids = torch.randint(len(target.word_embeddings), (1, 2, 2, tokens), generator=generator).to(target.device)
+    labels = ids if target.task == "causal-lm" else torch.randint(target.num_labels, (1, 2, 2), generator=generator)
+    trial = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), labels.to(target.device))
+    names = list(target.parameters)
+    by_rules = {name: dense(parts) for name, parts in trace(target, trial, names, weight=0.5).items()}
+    by_autograd = autograd_gradients(target, trial, names)
+    largest = max(gradient.norm() for gradient in by_autograd.values())
+    return frozenset(
+        name
+        for name, gradient in by_rules.items()
+        if (gradient - by_autograd[name]).norm() <= 1e-3 * by_autograd[name].norm() + 1e-5 * largest
+    )

@@ -1,0 +1,167 @@
+"""Gradients that are kept as factors.
+
+A candidate's gradient of a weight matrix is a sum of outer products, Σ_k rows_k ⊗ columns_k, one for each token. Its
+inner product with an observed gradient and its norm follow from the factors alone, so that the matrix itself, a
+thousand times larger, is never built:
+
+    ⟨dW, G⟩ = Σ_k rows_k · G columns_k          ‖dW‖² = Σ_{k,l} (rows_k · rows_l)(columns_k · columns_l)
+
+Leading dimensions are always `[victims, candidates]`. Sums over entries run in float64: where a candidate is nearly
+right, a distance is a small difference of large sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Σ_k rows_k ⊗ columns_k, as linear layers have it."""
+
+    rows: Tensor  # [victims, candidates, terms, outputs]
+    columns: Tensor  # [victims, candidates, terms, inputs]
+
+    @property
+    def terms(self) -> int:
+        """Number of outer products of a candidate."""
+        return self.rows.shape[2]
+
+    def scaled(self, factor: Tensor) -> LowRank:
+        """Return each candidate's gradient times its factor `[victims, candidates]`."""
+        return LowRank(self.rows * factor[..., None, None], self.columns)
+
+    def inner(self, observed: Tensor) -> Tensor:
+        """Return the inner products `[victims, candidates]` with observed gradients `[victims, outputs, inputs]`."""
+        flat = self.columns.flatten(1, 2)  # [victims, candidates × terms, inputs]
+        projected = torch.matmul(flat, observed.transpose(1, 2)).view_as(self.rows)
+        return _sum(self.rows * projected)
+
+    def dense(self) -> Tensor:
+        """Return the gradients themselves `[victims, candidates, outputs, inputs]`."""
+        return torch.matmul(self.rows.transpose(-1, -2), self.columns)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Σ_k e(index_k) ⊗ columns_k: the gradient of a table of which single rows were looked up."""
+
+    index: Tensor  # [victims, candidates, terms]
+    columns: Tensor  # [victims, candidates, terms, width]
+    height: int
+
+    @property
+    def terms(self) -> int:
+        """Number of rows that were looked up."""
+        return self.index.shape[2]
+
+    def scaled(self, factor: Tensor) -> Rows:
+        """Return each candidate's gradient times its factor `[victims, candidates]`."""
+        return Rows(self.index, self.columns * factor[..., None, None], self.height)
+
+    def inner(self, observed: Tensor) -> Tensor:
+        """Return the inner products with observed gradients `[victims, height, width]`."""
+        victims = torch.arange(len(observed), device=observed.device)[:, None, None]
+        return _sum(self.columns * observed[victims, self.index])
+
+    def dense(self) -> Tensor:
+        """Return the gradients themselves `[victims, candidates, height, width]`."""
+        victims, candidates, terms, width = self.columns.shape
+        table = self.columns.new_zeros(victims, candidates, self.height, width)
+        return table.scatter_add(2, self.index[..., None].expand(victims, candidates, terms, width), self.columns)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The gradient itself, for parameters that are small or of an unknown kind."""
+
+    values: Tensor  # [victims, candidates, *shape]
+
+    def scaled(self, factor: Tensor) -> Dense:
+        """Return each candidate's gradient times its factor `[victims, candidates]`."""
+        return Dense(self.values * factor.view(*factor.shape, *[1] * (self.values.ndim - 2)))
+
+    def inner(self, observed: Tensor) -> Tensor:
+        """Return the inner products with observed gradients `[victims, *shape]`."""
+        return _sum(self.values * observed[:, None])
+
+    def dense(self) -> Tensor:
+        """Return the gradients themselves."""
+        return self.values
+
+
+Factor = LowRank | Rows | Dense
+
+
+def combine(factors: Sequence[Factor]) -> list[Factor]:
+    """Merge the contributions that a parameter gets from its several uses, as far as they are of one kind."""
+    if any(isinstance(factor, Dense) for factor in factors):
+        return [Dense(torch.stack([factor.dense() for factor in factors]).sum(dim=0))] if len(factors) > 1 else [*factors]
+    low_rank = [factor for factor in factors if isinstance(factor, LowRank)]
+    rows = [factor for factor in factors if isinstance(factor, Rows)]
+    merged: list[Factor] = []
+    if low_rank:
+        merged.append(LowRank(_join([f.rows for f in low_rank]), _join([f.columns for f in low_rank])))
+    if rows:
+        merged.append(Rows(_join([f.index for f in rows]), _join([f.columns for f in rows]), rows[0].height))
+    return merged
+
+
+def inner(factors: Sequence[Factor], observed: Tensor) -> Tensor:
+    """Return the inner products `[victims, candidates]` of a parameter's gradient with the observed ones."""
+    return torch.stack([factor.inner(observed) for factor in factors]).sum(dim=0)
+
+
+def squared_norm(factors: Sequence[Factor]) -> Tensor:
+    """Return the squared norms `[victims, candidates]` of a parameter's gradient."""
+    own = [_cross(factor, factor) for factor in factors]
+    mixed = [2 * _cross(a, b) for i, a in enumerate(factors) for b in factors[i + 1 :]]
+    return torch.stack(own + mixed).sum(dim=0)
+
+
+def dense(factors: Sequence[Factor]) -> Tensor:
+    """Return a parameter's gradient itself `[victims, candidates, *shape]`."""
+    total = factors[0].dense()
+    for factor in factors[1:]:
+        total = total + factor.dense()
+    return total
+
+
+def _cross(a: Factor, b: Factor) -> Tensor:
+    """Return the inner products of two contributions to the same gradient, candidate by candidate."""
+    if isinstance(a, Dense) or isinstance(b, Dense):
+        return _sum(a.dense() * b.dense())
+    if isinstance(a, LowRank) and a is b and _is_cheaper_dense(a):
+        return _sum(a.dense().square())
+    return _sum(_overlap(a, b) * torch.matmul(a.columns, b.columns.transpose(-1, -2)))
+
+
+def _overlap(a: LowRank | Rows, b: LowRank | Rows) -> Tensor:
+    """Return rows_k · rows_l `[victims, candidates, terms of a, terms of b]`."""
+    if isinstance(a, LowRank) and isinstance(b, LowRank):
+        return torch.matmul(a.rows, b.rows.transpose(-1, -2))
+    if isinstance(a, Rows) and isinstance(b, Rows):
+        return (a.index[..., :, None] == b.index[..., None, :]).to(a.columns.dtype)
+    if isinstance(a, LowRank) and isinstance(b, Rows):
+        return a.rows.gather(3, b.index[:, :, None, :].expand(*a.rows.shape[:3], b.terms))
+    return _overlap(b, a).transpose(-1, -2)
+
+
+def _is_cheaper_dense(factor: LowRank) -> bool:
+    """Tell whether the matrix takes less work than the terms' Gram matrices, as with many tokens and few features."""
+    outputs, inputs = factor.rows.shape[3], factor.columns.shape[3]
+    needs_graph = factor.rows.requires_grad or factor.columns.requires_grad
+    return not needs_graph and factor.terms * (outputs + inputs) > 2 * outputs * inputs
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors), dim=2)
+
+
+def _sum(products: Tensor) -> Tensor:
+    """Sum over all but `[victims, candidates]`."""
+    return products.flatten(2).sum(dim=2, dtype=torch.float64)

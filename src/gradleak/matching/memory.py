@@ -1,0 +1,64 @@
+"""How many candidates fit on the device at once, found by measuring one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Peak memory of a pass over what its graph saves: gradients in flight and temporary copies come on top.
+PEAK_OVER_SAVED = 3.0
+SHARE_OF_FREE_MEMORY = 0.5
+# More tokens at once make no processor faster once its matrix units are busy, and spoil a CPU's cache.
+MOST_TOKENS = {"cpu": 4_096, "cuda": 262_144}
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return how much memory may still be taken on a device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + cached)
+    return min(_available_memory(), _control_group_memory())
+
+
+def saved_bytes(run: Callable[[], Any]) -> int:
+    """Return the bytes that autograd keeps while `run` builds its graph, each storage counted once."""
+    seen: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        run()
+    return sum(seen.values())
+
+
+def candidates_at_once(device: torch.device, bytes_each: float, tokens_each: int) -> int:
+    """Return how many candidates a pass should take."""
+    fitting = free_bytes(device) * SHARE_OF_FREE_MEMORY / max(bytes_each * PEAK_OVER_SAVED, 1.0)
+    useful = MOST_TOKENS.get(device.type, MOST_TOKENS["cuda"]) / tokens_each
+    return max(1, int(min(fitting, useful)))
+
+
+def _available_memory() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux: assume a small machine
+        return 4 << 30
+
+
+def _control_group_memory() -> int:
+    """Return what a container's limit leaves, without a limit a very large number."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
+        return int(limit) - int(used) if limit != "max" else 1 << 62
+    except (OSError, ValueError):
+        return 1 << 62

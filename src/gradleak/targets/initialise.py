@@ -1,0 +1,31 @@
+"""Weights that come from a seed instead of a checkpoint."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def initialise(model: nn.Module, names: Iterable[str], *, seed: int, scale: float) -> None:
+    """Fill the named parameters: matrices from a normal distribution, biases zero, LayerNorm weights one.
+
+    Each parameter has a random stream of its own, made from the seed and the parameter's name by numpy, whose
+    streams do not depend on device, thread count or the order in which layers are built: the same name and seed
+    give the same weights everywhere.
+    """
+    parameters = dict(model.named_parameters())
+    for name in names:
+        parameter = parameters.get(name)
+        if parameter is None:  # a tied copy of another parameter
+            continue
+        with torch.no_grad():
+            if parameter.ndim > 1:
+                stream = np.random.default_rng([seed, zlib.crc32(name.encode())])
+                values = stream.standard_normal(tuple(parameter.shape), dtype=np.float32) * np.float32(scale)
+                parameter.copy_(torch.from_numpy(values))
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)

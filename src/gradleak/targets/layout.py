@@ -1,0 +1,151 @@
+"""Where an architecture keeps the parts that attacks look at.
+
+A `Family` describes one architecture family by module paths, so that nothing else in gradleak knows a layer by name.
+To support another family, subclass `Family` in a file of `families/`, fill in the paths and add `@register`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import GradleakError
+
+Task = Literal["classification", "causal-lm"]
+TASKS: tuple[Task, ...] = ("classification", "causal-lm")
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One linear map inside a parameter, as `[outputs, inputs]` whatever way the parameter is stored.
+
+    Attributes:
+        module: path of the module that holds the map.
+        rows: which output rows belong to this map (GPT-2 keeps query, key and value in one matrix).
+        transposed: whether the parameter is stored `[inputs, outputs]`.
+    """
+
+    module: str
+    rows: slice = field(default_factory=lambda: slice(None))
+    transposed: bool = False
+
+    @property
+    def weight(self) -> str:
+        """Name of the weight parameter."""
+        return f"{self.module}.weight"
+
+    @property
+    def bias(self) -> str:
+        """Name of the bias parameter."""
+        return f"{self.module}.bias"
+
+    def weight_in(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return this map's part of the weight (or of its gradient) in `tensors`."""
+        weight = tensors[self.weight]
+        return (weight.T if self.transposed else weight)[self.rows]
+
+    def bias_in(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return this map's part of the bias (or of its gradient) in `tensors`."""
+        return tensors[self.bias][self.rows]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The linear maps of one transformer layer."""
+
+    query: Projection
+    key: Projection
+    value: Projection
+    attention_output: Projection
+    feed_forward_in: Projection
+    feed_forward_out: Projection
+
+
+class Family(ABC):
+    """One architecture family: where its parts are, and how embeddings become logits.
+
+    Paths are relative to the classification model; `None` means that the family has no such part.
+    """
+
+    name: ClassVar[str]
+    model_types: ClassVar[tuple[str, ...]]
+    tasks: ClassVar[tuple[Task, ...]] = ("classification",)
+    word_embedding: ClassVar[str]
+    position_embedding: ClassVar[str | None] = None
+    type_embedding: ClassVar[str | None] = None
+    embedding_norm: ClassVar[str | None] = None
+
+    @abstractmethod
+    def classifier(self, model: nn.Module, task: Task) -> str:
+        """Return the path of the last linear layer, the one that gives the logits."""
+
+    @abstractmethod
+    def layers(self, model: nn.Module) -> list[Layer]:
+        """Return the transformer layers in order; layers that share weights are listed once."""
+
+    def position_offset(self, config: Any) -> int:  # noqa: ANN401 - configurations have no common type
+        """Return the row of the position table that the first token uses."""
+        return 0
+
+    def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
+        """Return the logits of sequences given as word embeddings.
+
+        Args:
+            model: the Hugging Face model.
+            embeddings: word embeddings `[sequences, tokens, width]`.
+            mask: True where there is a token `[sequences, tokens]`.
+            task: what the model does.
+        """
+        return model(inputs_embeds=embeddings, attention_mask=additive_mask(mask, embeddings)).logits
+
+    def embedding_parameters(self, model: nn.Module) -> frozenset[str]:
+        """Return the parameters that a client with frozen embeddings does not send."""
+        paths = (
+            self.word_embedding,
+            self.position_embedding,
+            self.type_embedding,
+            self.embedding_norm,
+        )
+        return frozenset(
+            f"{path}.{name}"
+            for path in paths
+            if path is not None
+            for name, _ in model.get_submodule(path).named_parameters()
+        )
+
+
+def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """Return a mask that is added to attention scores: 0 for tokens, a large negative number for padding.
+
+    Four dimensions, so that models take it as it is: they would look into a two-dimensional one to see whether it
+    can be dropped, which on a GPU stops the queue at every call.
+    """
+    lowest = torch.finfo(like.dtype).min
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(~mask, lowest)[
+        :, None, None, :
+    ]
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def register(family: type[Family]) -> type[Family]:
+    """Class decorator: make a family known under its model types."""
+    for model_type in family.model_types:
+        FAMILIES[model_type] = family()
+    return family
+
+
+def family_of(model_type: str) -> Family:
+    """Return the family of a Hugging Face `model_type`, or say which families there are."""
+    try:
+        return FAMILIES[model_type]
+    except KeyError:
+        raise GradleakError(
+            f"architecture '{model_type}' is not supported; supported: {', '.join(sorted(FAMILIES))}"
+        ) from None

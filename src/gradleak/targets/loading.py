@@ -1,0 +1,223 @@
+"""`load_target`: a model by name, from a directory, or from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers.processors import TemplateProcessing
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+
+from gradleak.assets import asset_path
+from gradleak.assets.storage import load_compact
+from gradleak.errors import GradleakError, unknown_name
+from gradleak.targets import families
+from gradleak.targets.attention import NAME as ATTENTION
+from gradleak.targets.initialise import initialise
+from gradleak.targets.layout import TASKS, Task, family_of
+from gradleak.targets.registry import MODELS
+from gradleak.targets.target import Target
+
+__all__ = ["families", "load_target", "resolve_device"]
+
+MODEL_CLASSES: dict[Task, Any] = {
+    "classification": AutoModelForSequenceClassification,
+    "causal-lm": AutoModelForCausalLM,
+}
+HEAD_SUFFIX: dict[Task, str] = {"classification": "ForSequenceClassification", "causal-lm": "LMHeadModel"}
+
+
+def load_target(
+    name: str,
+    num_labels: int | None = None,
+    seed: int = 0,
+    *,
+    task: Task = "classification",
+    device: str | torch.device = "cpu",
+    random_weights: bool = False,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> Target:
+    """Load the model to audit.
+
+    Args:
+        name: a name that `gradleak list models` shows, a directory, or a hub id (`organisation/model`).
+        num_labels: classes of the classifier; by default the checkpoint's own, or 2.
+        seed: seed of every weight that the checkpoint does not have; the same name and seed give the same weights.
+        task: `classification` or `causal-lm`.
+        device: `cpu`, `cuda`, or `auto`.
+        random_weights: build the architecture with weights from the seed and read no checkpoint.
+        allow_pickle: also read checkpoints that are not safetensors. A pickle can run code: only for files you trust.
+        trust_remote_code: let the hub's own code run.
+
+    Raises:
+        GradleakError: with one line on what is wrong and what can be done.
+    """
+    if task not in TASKS:
+        raise unknown_name("task", task, TASKS)
+    if num_labels is not None and num_labels < 2:
+        raise GradleakError(f"a classifier needs at least 2 labels, not {num_labels}")
+    if seed < 0:
+        raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
+    options = {"trust_remote_code": trust_remote_code}
+    with torch.random.fork_rng(devices=[]):  # building a model draws weights; the caller's random state stays
+        if name == "tiny":
+            model, tokenizer = _embedded(num_labels, seed, task, random_weights)
+        elif random_weights:
+            model, tokenizer = _random(name, num_labels, seed, task, options)
+        else:
+            model, tokenizer = _checkpoint(name, num_labels, seed, task, allow_pickle, options)
+    family = family_of(model.config.model_type)
+    target = Target(model, tokenizer, family, name=name, task=task, seed=seed)
+    return target.to(resolve_device(device))
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return the device of that name; `auto` is a GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise unknown_name("device", str(device), ["auto", "cpu", "cuda"]) from None
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise GradleakError("there is no CUDA device here; use --device cpu")
+    return resolved
+
+
+def _embedded(num_labels: int | None, seed: int, task: Task, random_weights: bool) -> tuple[nn.Module, Any]:
+    folder = asset_path("tiny")
+    config = AutoConfig.from_pretrained(folder, num_labels=num_labels or 2)
+    model = _build(config, task)
+    weights = {} if random_weights else load_compact(folder / "model.safetensors")
+    names = [name for name, _ in model.named_parameters()]
+    model.load_state_dict({n: weights[n] for n in names if n in weights}, strict=False)
+    initialise(model, [n for n in names if n not in weights], seed=seed, scale=config.initializer_range)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def _random(
+    name: str, num_labels: int | None, seed: int, task: Task, options: dict[str, Any]
+) -> tuple[nn.Module, Any]:
+    """Build the architecture; a model that is only a name here gets the embedded tokenizer."""
+    if name in MODELS:
+        tokenizer: Any = AutoTokenizer.from_pretrained(asset_path("tiny"))
+        architecture = dict(MODELS[name].architecture)
+        if architecture["model_type"] == "gpt2":
+            tokenizer = _without_special_tokens(tokenizer)
+            architecture |= {"bos_token_id": None, "eos_token_id": None}
+        config = AutoConfig.for_model(**architecture, pad_token_id=tokenizer.pad_token_id, num_labels=num_labels or 2)
+    else:
+        source = _source(name)
+        with _explained(name):
+            config = AutoConfig.from_pretrained(source, num_labels=num_labels or 2, **options)
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    model = _build(config, task)
+    initialise(model, [n for n, _ in model.named_parameters()], seed=seed, scale=config.initializer_range)
+    return model, tokenizer
+
+
+def _checkpoint(
+    name: str, num_labels: int | None, seed: int, task: Task, allow_pickle: bool, options: dict[str, Any]
+) -> tuple[nn.Module, Any]:
+    source = _source(name)
+    if Path(source).is_dir() and not allow_pickle:
+        _require_safetensors(Path(source))
+    with _explained(name):
+        config = AutoConfig.from_pretrained(source, **options)
+        family_of(config.model_type)
+        has_head = any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
+        config.num_labels = num_labels or (config.num_labels if has_head else 2)
+        model, info = MODEL_CLASSES[task].from_pretrained(
+            source,
+            config=config,
+            attn_implementation=ATTENTION,
+            dtype=torch.float32,
+            use_safetensors=None if allow_pickle else True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **options,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    fresh = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
+    initialise(model, fresh, seed=seed, scale=config.initializer_range)
+    return model, tokenizer
+
+
+def _build(config: Any, task: Task) -> nn.Module:  # noqa: ANN401
+    family_of(config.model_type)
+    with _quiet():
+        model: nn.Module = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
+    return model
+
+
+def _source(name: str) -> str:
+    """Return the directory or hub id behind a name."""
+    if name in MODELS:
+        entry = MODELS[name]
+        spec = importlib.util.find_spec(entry.package) if entry.package else None
+        if spec is not None and spec.origin is not None:
+            return str(Path(spec.origin).parent / "model")
+        return str(entry.hub_id)
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise GradleakError(f"{name} holds no model: there is no config.json in it")
+        return name
+    if path.is_file():
+        raise GradleakError(f"{name} is a file; give the directory that holds config.json and model.safetensors")
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise unknown_name("model", name, MODELS) if "/" not in name else GradleakError(f"no such directory: {name}")
+    return name
+
+
+def _require_safetensors(folder: Path) -> None:
+    if not list(folder.glob("*.safetensors")):
+        raise GradleakError(
+            f"{folder} has no weights as safetensors; pickled weights can run code and are read "
+            "only with --allow-pickle (allow_pickle=True)"
+        )
+
+
+def _without_special_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:  # noqa: ANN401
+    backend = type(tokenizer._tokenizer).from_str(tokenizer._tokenizer.to_str())
+    backend.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=tokenizer.pad_token)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn what Hugging Face raises about a model that cannot be read into one line."""
+    try:
+        with _quiet():
+            yield
+    except GradleakError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        short = reason if len(reason) <= 200 else reason[:200] + "…"
+        raise GradleakError(f"model '{name}' could not be loaded: {short or type(error).__name__}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the library's remarks on heads that are new: they are meant to be."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,250 @@
+"""The model under audit: weights, tokenizer, and where its layers and gradients are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gradleak.errors import GradleakError
+from gradleak.targets.layout import Family, Layer, Task
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of several sequences, padded on the right, and where there is a token at all."""
+
+    ids: Tensor  # [sequences, tokens]
+    mask: Tensor  # [sequences, tokens], True for tokens, False for padding
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens of each sequence, special tokens included."""
+        return tuple(self.mask.sum(dim=1).tolist())
+
+
+class Target:
+    """A model with its tokenizer, seen through its family's layout.
+
+    Parameters never require a gradient here: whoever needs gradients of them passes its own copies through
+    `loss_with`, so that a Target is never changed by being used.
+
+    Args:
+        model: a Hugging Face model, or any module that `family` can drive.
+        tokenizer: the model's tokenizer.
+        family: the layout of the model's architecture.
+        name: what the user called it.
+        task: what the model does.
+        seed: seed of weights that are not from a checkpoint (the head, usually).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,  # noqa: ANN401 - Hugging Face tokenizers have no common typed base
+        family: Family,
+        *,
+        name: str = "custom",
+        task: Task = "classification",
+        seed: int = 0,
+    ) -> None:
+        if task not in family.tasks:
+            raise GradleakError(f"{family.name} models are not supported for {task}; try {family.tasks[0]}")
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.family = family
+        self.name = name
+        self.task: Task = task
+        self.seed = seed
+        self._loss = _Loss(self)
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.padding_side = "right"
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r}, family={self.family.name!r}, task={self.task!r}, num_labels={self.num_labels})"
+
+    # --- facts -------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.word_embeddings.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the weights."""
+        return self.word_embeddings.dtype
+
+    @property
+    def config(self) -> Any:  # noqa: ANN401
+        """The Hugging Face configuration."""
+        return self.model.config
+
+    @property
+    def num_labels(self) -> int:
+        """How many classes the classifier tells apart (a language model: the vocabulary)."""
+        return int(self.config.num_labels if self.task == "classification" else self.config.vocab_size)
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens that a sequence may have, special tokens included."""
+        if self.family.position_embedding is None:
+            return int(self.tokenizer.model_max_length)
+        rows = self._weight(self.family.position_embedding).shape[0]
+        return rows - self.family.position_offset(self.config)
+
+    @cached_property
+    def special_tokens(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids that the tokenizer puts before and after every text."""
+        bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = self.tokenizer("a")["input_ids"]
+        start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+        return tuple(full[:start]), tuple(full[start + len(bare) :])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the names, shapes and values of all weights."""
+        digest = hashlib.sha256()
+        for name, parameter in sorted(self.parameters.items()):
+            digest.update(f"{name}{tuple(parameter.shape)}".encode())
+            digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
+        return digest.hexdigest()
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All parameters by name; tied ones appear once."""
+        return dict(self.model.named_parameters())
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """The word-embedding table `[vocabulary, width]`."""
+        return self._weight(self.family.word_embedding)
+
+    @property
+    def classifier(self) -> str:
+        """Path of the last linear layer."""
+        return self.family.classifier(self.model, self.task)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The transformer layers, first one first."""
+        return self.family.layers(self.model)
+
+    @property
+    def dropouts(self) -> dict[str, float]:
+        """The dropout modules by path, with their rates."""
+        return {n: m.p for n, m in self.model.named_modules() if isinstance(m, nn.Dropout)}
+
+    @property
+    def word_parameters(self) -> frozenset[str]:
+        """The word-embedding table's name."""
+        return frozenset({f"{self.family.word_embedding}.weight"})
+
+    @property
+    def embedding_parameters(self) -> frozenset[str]:
+        """Word, position and type embeddings and their LayerNorm."""
+        return self.family.embedding_parameters(self.model)
+
+    def _weight(self, path: str) -> Tensor:
+        weight: Tensor = self.model.get_submodule(path).weight  # type: ignore[assignment]
+        return weight
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Target:
+        """Move the weights, and return the target."""
+        self.model.to(device=device, dtype=dtype)
+        return self
+
+    # --- text and tokens ---------------------------------------------------------------------------------------
+
+    def encode(self, texts: Sequence[str]) -> Tokens:
+        """Tokenise texts into one padded batch; an empty or over-long text is refused."""
+        if isinstance(texts, str):
+            raise GradleakError("texts must be a list of strings, not one string")
+        if not texts:
+            raise GradleakError("there is no text")
+        rows = self.tokenizer(list(texts))["input_ids"]
+        specials = sum(map(len, self.special_tokens))
+        for number, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
+            if len(row) <= specials:
+                raise GradleakError(f"text {number} is empty")
+            if len(row) > self.max_length:
+                raise GradleakError(
+                    f"text {number} has {len(row)} tokens; {self.name} takes at most {self.max_length} ({text[:40]!r}…)"
+                )
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
+        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = torch.tensor(row)
+            mask[index, : len(row)] = True
+        return Tokens(ids.to(self.device), mask.to(self.device))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens left out."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text.strip()
+
+    # --- losses ------------------------------------------------------------------------------------------------
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return word embeddings `[…, width]` of token ids `[…]`."""
+        return functional.embedding(ids, self.word_embeddings)
+
+    def sequence_losses(self, embeddings: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """Return each sequence's loss `[sequences]`; the loss of a batch is their mean.
+
+        Args:
+            embeddings: word embeddings `[sequences, tokens, width]`.
+            mask: True where there is a token `[sequences, tokens]`.
+            labels: classes `[sequences]`, or a distribution over them `[sequences, classes]`; for a language model
+                token ids `[sequences, tokens]`, or distributions `[sequences, tokens, vocabulary]`.
+        """
+        logits = self.family.logits(self.model, embeddings, mask, self.task)
+        if self.task == "classification":
+            return cross_entropy(logits, labels)
+        predicted = mask[:, 1:].to(logits.dtype)
+        losses = cross_entropy(logits[:, :-1], labels[:, 1:])
+        return (losses * predicted).sum(dim=1) / predicted.sum(dim=1)
+
+    def loss_with(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch under other parameters than the target's own.
+
+        Args:
+            parameters: parameters by name; those left out stay the target's own.
+            inputs: token ids `[sequences, tokens]`, or word embeddings `[sequences, tokens, width]`.
+            mask: see `sequence_losses`, like `labels`.
+            labels: see `sequence_losses`.
+        """
+        renamed = {f"model.{name}": value for name, value in parameters.items()}
+        return torch.func.functional_call(self._loss, renamed, (inputs, mask, labels))
+
+
+class _Loss(nn.Module):
+    """A batch's loss as a module, so that `functional_call` can swap every parameter, word embeddings included."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.model = target.model
+        self._target = [target]  # in a list: the target is not a part of this module
+
+    def forward(self, inputs: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        target = self._target[0]
+        embeddings = inputs if inputs.is_floating_point() else target.embed(inputs)
+        return target.sequence_losses(embeddings, mask, labels).mean()
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy `[…]` of logits `[…, classes]` against classes `[…]` or distributions `[…, classes]`."""
+    log_probabilities = torch.log_softmax(logits, dim=-1)
+    if labels.is_floating_point():
+        return -(labels * log_probabilities).sum(dim=-1)
+    return -log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)

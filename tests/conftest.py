@@ -1,0 +1,90 @@
+"""Small models of every family, built from nothing: tests need no network and no shipped weights."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import AutoConfig, PreTrainedTokenizerFast
+
+from gradleak.targets import Target, Task, family_of
+from gradleak.targets.initialise import initialise
+from gradleak.targets.loading import _build
+
+SMALL: dict[str, dict[str, Any]] = {
+    "bert": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+    "roberta": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+    "albert": {
+        "embedding_size": 8,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+    },
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": None, "eos_token_id": None},
+}
+FAMILY_NAMES = tuple(SMALL)
+TARGET_KINDS: list[tuple[str, Task]] = [*((name, "classification") for name in SMALL), ("gpt2", "causal-lm")]
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "big", *string.ascii_lowercase[1:], ".", ","]
+
+
+def small_tokenizer(special: bool = True) -> PreTrainedTokenizerFast:
+    """Return a word-level tokenizer of some forty words, with or without [CLS] and [SEP] around a text."""
+    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if special:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+
+
+def small_target(
+    family: str = "bert",
+    task: Task = "classification",
+    *,
+    num_labels: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> Target:
+    """Return a target of a few thousand parameters whose weights come from the seed."""
+    tokenizer = small_tokenizer(special=family != "gpt2")
+    settings = {"vocab_size": len(tokenizer), "max_position_embeddings": 40, "pad_token_id": 0, "num_labels": num_labels}
+    config = AutoConfig.for_model(family, **settings, **SMALL[family] | changes)
+    with torch.random.fork_rng():
+        model = _build(config, task)
+    initialise(model, [name for name, _ in model.named_parameters()], seed=seed, scale=0.2)
+    with torch.no_grad():  # biases and LayerNorms away from their special values, or mistakes in them stay unseen
+        for number, (_, parameter) in enumerate(sorted(model.named_parameters())):
+            if parameter.ndim == 1:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    return Target(model, tokenizer, family_of(family), name=f"small-{family}", task=task, seed=seed).to(dtype=dtype)
+
+
+@pytest.fixture(params=TARGET_KINDS, ids=["-".join(kind) for kind in TARGET_KINDS])
+def any_target(request: pytest.FixtureRequest) -> Target:
+    """Each family in turn, GPT-2 also as a language model."""
+    family, task = request.param
+    return small_target(family, task)
+
+
+@pytest.fixture
+def bert() -> Target:
+    """A small BERT."""
+    return small_target("bert")
