@@ -57,6 +57,16 @@ class Matcher:
         """How many observed gradients there are."""
         return len(next(iter(self._observed.values())).gradient)
 
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters that are compared."""
+        return list(self._observed)
+
+    @property
+    def slow_parameters(self) -> list[str]:
+        """Names of those that no layer rule covers, and that autograd computes candidate by candidate."""
+        return sorted(set(self._observed) - self._trusted)
+
     def __call__(self, candidates: Candidates) -> Tensor:
         """Return the distances `[victims, candidates]` in float64.
 
@@ -67,7 +77,7 @@ class Matcher:
             torch.cat([self._distances(candidates.part(v, n), v) for n in columns], dim=1)
             for v, columns in self._parts(candidates)
         ]
-        return torch.cat(rows)
+        return torch.cat(rows) if rows else candidates.mask.new_empty(candidates.shape[:2], dtype=torch.float64)
 
     def gradients(self, candidates: Candidates) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the distances, and their gradients by every tensor of the candidates that requires one."""
@@ -111,9 +121,8 @@ class Matcher:
             return self.distance(collect(factors, observed, self.distance))
 
     def _factors(self, candidates: Candidates, weight: float) -> Mapping[str, Sequence[Factor]]:
-        names = set(self._observed)
-        slow = sorted(names - self._trusted)
-        if not candidates.are_tokens and names & self.target.word_parameters:
+        slow = self.slow_parameters
+        if not candidates.are_tokens and self.target.word_parameters & self._observed.keys():
             raise GradleakError("the word embeddings' gradient needs candidates as token ids")
         factors: dict[str, Sequence[Factor]] = dict(trace(self.target, candidates, self._trusted, weight=weight))
         if slow:
@@ -126,6 +135,8 @@ class Matcher:
         victims, count, _ = candidates.shape
         if victims != self.victims:
             raise GradleakError(f"there are candidates for {victims} victims and gradients of {self.victims}")
+        if not count:
+            return
         room = self._candidates_at_once(candidates)
         per_victim = min(count, room)
         together = max(1, room // per_victim)

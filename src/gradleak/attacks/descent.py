@@ -1,0 +1,158 @@
+"""Gradient descent on guesses: many victims, starts and labels in one optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.guesses import Slots, pick_starts
+from gradleak.matching import Candidates, Matcher
+from gradleak.targets import Target
+
+Watcher = Callable[[int, "Guess"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """How to descend: LAMP's appendix D gives the values for each attack.
+
+    Attributes:
+        steps: number of steps.
+        lr: learning rate.
+        optimizer: `adam` or `adamw`.
+        decay: factor of the learning rate at every `decay_every` steps.
+        decay_every: see `decay`.
+        linear: let the learning rate fall to zero in a straight line instead.
+        clip: greatest norm of one guess's gradient; 0 for no limit.
+    """
+
+    steps: int
+    lr: float
+    optimizer: Literal["adam", "adamw"] = "adam"
+    decay: float = 1.0
+    decay_every: int = 50
+    linear: bool = False
+    clip: float = 0.0
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        if self.linear:
+            return self.lr * (1 - step / self.steps)
+        return self.lr * self.decay ** (step // self.decay_every)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Where a descent is: embeddings `[V, starts, B, T, width]`, labels as classes or logits, and losses.
+
+    Attributes:
+        slots: the frame that the embeddings stand in.
+        embeddings: word embeddings.
+        labels: classes `[V, starts, B]`; or, where they are searched too, logits `[V, starts, B, (T,) classes]`.
+        losses: the best distance of each start so far `[V, starts]`.
+    """
+
+    slots: Slots
+    embeddings: Tensor
+    labels: Tensor
+    losses: Tensor
+
+    def candidates(self, target: Target) -> Candidates:
+        """Return the guess as candidates of the engine."""
+        labels = self.labels.softmax(dim=-1) if self.labels.is_floating_point() else self.labels
+        return Candidates(self.slots.fill(target, self.embeddings), self.slots.mask, labels)
+
+    def starts(self, chosen: Tensor) -> Guess:
+        """Return for each victim the chosen starts `[victims, kept]`."""
+        parts = (pick_starts(tensor, chosen) for tensor in (self.embeddings, self.labels, self.losses))
+        return Guess(self.slots.starts(chosen), *parts)
+
+    def best_starts(self, count: int) -> Guess:
+        """Return for each victim the `count` starts with the smallest losses."""
+        return self.starts(self.losses.argsort(dim=1)[:, :count])
+
+
+def random_guess(
+    target: Target, slots: Slots, labels: Tensor | None, generators: list[torch.Generator], scale: float = 1.0
+) -> Guess:
+    """Return a guess with Gaussian embeddings, each victim's from its own stream; unknown labels start even."""
+    shape = (*slots.ids.shape[1:], target.word_embeddings.shape[1])
+    rows = [torch.randn(shape, generator=generator) for generator in generators]
+    embeddings = torch.stack(rows).to(target.device, target.dtype) * scale
+    if labels is None:
+        per_token = slots.ids.shape if target.task == "causal-lm" else slots.ids.shape[:3]
+        labels = torch.zeros(*per_token, target.num_labels, device=target.device, dtype=target.dtype)
+    losses = torch.full(slots.ids.shape[:2], torch.inf, dtype=torch.float64, device=target.device)
+    return Guess(slots, embeddings, labels, losses)
+
+
+def descend(target: Target, matcher: Matcher, guess: Guess, descent: Descent, watch: Watcher | None = None) -> Guess:
+    """Optimise a guess and return the best state that each start passed through.
+
+    Args:
+        target: the model.
+        matcher: the distance to go down.
+        guess: where to start.
+        descent: how.
+        watch: called after each step with its number and the best state so far.
+    """
+    searched = guess.labels.is_floating_point()
+    variables = [guess.embeddings.clone(), *([guess.labels.clone()] if searched else [])]
+    kind = torch.optim.AdamW if descent.optimizer == "adamw" else torch.optim.Adam
+    optimizer = kind(variables, lr=descent.lr)
+    best = guess
+    for step in range(descent.steps):
+        embeddings = variables[0].detach().requires_grad_()
+        labels = variables[1].detach().requires_grad_() if searched else guess.labels
+        now = Guess(guess.slots, embeddings, labels, best.losses)
+        losses, slopes = _slopes(target, matcher, now)
+        best = _keep_better(best, now, losses)
+        for variable, slope in zip(variables, slopes, strict=True):
+            variable.grad = _clipped(slope, descent.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = descent.rate(step)
+        optimizer.step()
+        if watch is not None:
+            watch(step + 1, best)
+    return best
+
+
+def _slopes(target: Target, matcher: Matcher, guess: Guess) -> tuple[Tensor, list[Tensor]]:
+    """Return the losses, and their gradients by embeddings and, if they are searched, label logits."""
+    whole = guess.candidates(target)
+    inputs = whole.inputs.detach().requires_grad_()
+    searched = guess.labels.is_floating_point()
+    labels = whole.labels.detach().requires_grad_() if searched else whole.labels
+    losses, gradients = matcher.gradients(Candidates(inputs, whole.mask, labels))
+    slopes = [torch.where(guess.slots.free[..., None], gradients["inputs"], 0.0)]
+    if searched:
+        slopes.append(torch.autograd.grad(whole.labels, guess.labels, gradients["labels"])[0])
+    return losses, slopes
+
+
+def _keep_better(best: Guess, now: Guess, losses: Tensor) -> Guess:
+    """Keep for each start what had the smaller loss, without asking the device which one that is."""
+    better = losses < best.losses
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(better.view(*better.shape, *[1] * (new.ndim - 2)), new, old)
+
+    return Guess(
+        best.slots,
+        choose(now.embeddings.detach(), best.embeddings),
+        choose(now.labels.detach(), best.labels),
+        choose(losses, best.losses),
+    )
+
+
+def _clipped(slope: Tensor, most: float) -> Tensor:
+    """Limit the norm of each guess's gradient; guesses do not feel each other."""
+    if not most:
+        return slope
+    norms = slope.flatten(2).norm(dim=2)
+    factor = (most / norms.clamp(min=1e-12)).clamp(max=1.0)
+    return slope * factor.view(*factor.shape, *[1] * (slope.ndim - 2))

@@ -1,0 +1,134 @@
+"""DLG: gradient descent on embeddings until their gradient matches the observed one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.base import Attack, Finding, Victim, register
+from gradleak.attacks.descent import Descent, Guess, descend, random_guess
+from gradleak.attacks.guesses import Slots, trimmed
+from gradleak.attacks.inference import known_labels, lengths_to_try
+from gradleak.exchange import Glimpse, Reporter
+from gradleak.matching import Candidates, Distance, Matcher, SquaredL2
+from gradleak.targets import Target
+
+GLIMPSES = 10
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Dlg(Attack):
+    """Deep Leakage from Gradients (Zhu, Liu and Han, NeurIPS 2019), as LAMP's paper describes and tunes it.
+
+    LAMP, section 5 and appendix D: Adam with learning rate 0.1 and no decay, 2,500 steps (10,000 with AdamW, linear
+    decay and clipping at 1.0 for BERT-large: preset `large`), from unscaled Gaussian embeddings; special tokens are
+    fixed, and the result is projected to the nearest words by cosine. Labels that are not known are optimised with the
+    embeddings, as DLG does; lengths that are not known are tried. Where the published code takes the last step, this
+    takes the one with the smallest distance.
+    """
+
+    name: ClassVar[str] = "dlg"
+    paper: ClassVar[str] = "Zhu et al. 2019, Deep Leakage from Gradients"
+    needs: ClassVar[tuple[str, ...]] = ("gradients of layers",)
+    assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths")
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "large": {"steps": 10_000, "optimizer": "adamw", "linear": True, "clip": 1.0},
+        "fast": {"steps": 600},
+    }
+
+    steps: int = 2_500
+    lr: float = 0.1
+    optimizer: Literal["adam", "adamw"] = "adam"
+    linear: bool = False
+    clip: float = 0.0
+    longest_tried: int = 24
+    lengths_kept: int = 3
+
+    def distance(self) -> Distance:
+        """Return the distance that is minimised."""
+        return SquaredL2()
+
+    def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        """Optimise from noise; if lengths are tried, all of them briefly and the best of them to the end."""
+        matcher = self._matcher(target, victims)
+        guess, notes = self._first_guess(target, victims)
+        briefly = self.steps // 10 if guess.losses.shape[1] > self.lengths_kept else 0
+        total = briefly + self.steps
+        history: list[list[Glimpse]] = [[] for _ in victims]
+
+        def watch(step: int, best: Guess) -> None:
+            reporter(step, total, lambda: _first(look(target, best)))
+            if step % max(1, total // GLIMPSES) == 0:
+                for trail, (loss, texts) in zip(history, look(target, best), strict=True):
+                    trail.append(Glimpse(step, loss, texts))
+
+        if briefly:
+            guess = descend(target, matcher, guess, self._descent(briefly), watch).best_starts(self.lengths_kept)
+        guess = descend(target, matcher, guess, self._descent(self.steps), lambda s, g: watch(briefly + s, g))
+        findings = [self._finding(target, matcher, guess, number) for number in range(len(victims))]
+        return [
+            Finding(f.token_ids, f.labels, f.loss, tuple(trail), tuple(note))
+            for f, trail, note in zip(findings, history, notes, strict=True)
+        ]
+
+    def _descent(self, steps: int) -> Descent:
+        return Descent(steps=steps, lr=self.lr, optimizer=self.optimizer, linear=self.linear, clip=self.clip)
+
+    def _matcher(self, target: Target, victims: Sequence[Victim]) -> Matcher:
+        names = [name for name in victims[0].gradient if name not in target.word_parameters]
+        return Matcher(target, [victim.gradient for victim in victims], self.distance(), names)
+
+    def _first_guess(self, target: Target, victims: Sequence[Victim]) -> tuple[Guess, list[list[str]]]:
+        lengths = [lengths_to_try(target, victim, self.longest_tried) for victim in victims]
+        labels = [known_labels(target, victim) for victim in victims]
+        most = max(len(starts) for starts, _ in lengths)
+        padded = [starts + [starts[-1]] * (most - len(starts)) for starts, _ in lengths]
+        slots = Slots.of(target, padded)
+        told = [classes for classes, _ in labels]
+        classes: Tensor | None = None
+        if all(row is not None for row in told):
+            rows = torch.tensor(told, device=target.device)  # [victims, sequences]
+            classes = rows[:, None].expand(-1, most, -1).contiguous()
+        guess = random_guess(target, slots, classes, [victim.generator for victim in victims])
+        notes = [
+            [note for note in (_batch_note(victim), a[1], b[1]) if note]
+            for victim, a, b in zip(victims, lengths, labels, strict=True)
+        ]
+        return guess, notes
+
+    def _finding(self, target: Target, matcher: Matcher, guess: Guess, number: int) -> Finding:
+        """Project one victim's starts to words and take the one whose gradient is nearest."""
+        ids = guess.slots.project(target, guess.embeddings)
+        classes = guess.labels.argmax(dim=-1) if guess.labels.is_floating_point() else guess.labels
+        labels = ids if target.task == "causal-lm" else classes
+        losses = matcher(Candidates(ids, guess.slots.mask, labels))
+        start = int(losses[number].argmin())
+        return Finding(
+            token_ids=trimmed(ids[number, start], guess.slots.mask[number, start]),
+            labels=classes[number, start].tolist() if target.task == "classification" else None,
+            loss=float(losses[number, start]),
+        )
+
+
+def look(target: Target, guess: Guess) -> list[tuple[float, tuple[str, ...]]]:
+    """Return for each victim its best start's loss and text."""
+    best = guess.best_starts(1)
+    ids = best.slots.project(target, best.embeddings)
+    return [
+        (float(best.losses[v, 0]), tuple(target.decode(row) for row in trimmed(ids[v, 0], best.slots.mask[v, 0])))
+        for v in range(len(ids))
+    ]
+
+
+def _first(views: list[tuple[float, tuple[str, ...]]]) -> tuple[float, tuple[str, ...]]:
+    return views[0]
+
+
+def _batch_note(victim: Victim) -> str | None:
+    return None if victim.knowledge.sequences else "batch size not told: 1 assumed"

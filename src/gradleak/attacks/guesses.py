@@ -1,0 +1,97 @@
+"""Guesses at private batches as continuous embeddings: where tokens may stand, and back to the vocabulary.
+
+Shared by all attacks that optimise embeddings. Leading dimensions are `[victims, starts, sequences, tokens]`; a start is
+one of several attempts at the same victim, which may differ in the lengths they assume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gradleak.targets import Target
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The frame of a guess: special tokens at their places, and where a token is free to be found.
+
+    Attributes:
+        ids: special tokens and padding where they belong, padding elsewhere `[V, starts, B, T]`.
+        mask: True where there is a token.
+        free: True where the token is unknown.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    free: Tensor
+
+    @classmethod
+    def of(cls, target: Target, lengths: Sequence[Sequence[Sequence[int]]]) -> Slots:
+        """Build the frame from the lengths `[victims][starts][sequences]`, special tokens included."""
+        before, after = (torch.tensor(part, dtype=torch.long) for part in target.special_tokens)
+        longest = max(max(map(max, starts)) for starts in lengths)
+        shape = (len(lengths), len(lengths[0]), len(lengths[0][0]), longest)
+        ids = torch.full(shape, target.tokenizer.pad_token_id)
+        mask = torch.zeros(shape, dtype=torch.bool)
+        free = torch.zeros(shape, dtype=torch.bool)
+        for v, starts in enumerate(lengths):
+            for s, sequences in enumerate(starts):
+                for b, length in enumerate(sequences):
+                    mask[v, s, b, :length] = True
+                    free[v, s, b, len(before) : length - len(after)] = True
+                    ids[v, s, b, : len(before)] = before
+                    ids[v, s, b, length - len(after) : length] = after
+        return cls(ids.to(target.device), mask.to(target.device), free.to(target.device))
+
+    def starts(self, chosen: Tensor) -> Slots:
+        """Return for each victim the chosen starts `[victims, kept]`."""
+        return Slots(*(pick_starts(tensor, chosen) for tensor in (self.ids, self.mask, self.free)))
+
+    def fill(self, target: Target, embeddings: Tensor) -> Tensor:
+        """Return embeddings with those of special tokens and padding put where they belong."""
+        return torch.where(self.free[..., None], embeddings, target.embed(self.ids))
+
+    def project(self, target: Target, embeddings: Tensor) -> Tensor:
+        """Return token ids: at free places the word whose embedding has the largest cosine (LAMP, section 4.4)."""
+        free = embeddings[self.free]
+        ids = self.ids.clone()
+        ids[self.free] = nearest_words(target, free)
+        return ids
+
+
+def nearest_words(target: Target, embeddings: Tensor) -> Tensor:
+    """Return the ids of the words nearest by cosine to embeddings `[…, width]`.
+
+    Special tokens and the vocabulary's unused entries are left out: no text is tokenised into them. (LAMP's published
+    code allows them.)
+    """
+    table = torch.nn.functional.normalize(target.word_embeddings, dim=-1)
+    similarity = embeddings @ table.T
+    similarity[..., impossible_words(target)] = -torch.inf
+    return similarity.argmax(dim=-1)
+
+
+@lru_cache(maxsize=8)
+def impossible_words(target: Target) -> Tensor:
+    """Return the ids that no text is tokenised into: special tokens, unused entries, rows beyond the vocabulary."""
+    vocabulary = target.tokenizer.get_vocab()
+    unused = {index for word, index in vocabulary.items() if word.startswith("[unused") and word.endswith("]")}
+    beyond = set(range(len(target.word_embeddings))) - set(vocabulary.values())
+    ids = sorted(unused | beyond | set(target.tokenizer.all_special_ids))
+    return torch.tensor(ids, dtype=torch.long, device=target.device)
+
+
+def pick_starts(tensor: Tensor, chosen: Tensor) -> Tensor:
+    """Return for each victim its chosen starts: `[V, starts, …]` and `[V, kept]` give `[V, kept, …]`."""
+    victims = torch.arange(len(chosen), device=chosen.device)[:, None]
+    return tensor[victims, chosen]
+
+
+def trimmed(ids: Tensor, mask: Tensor) -> list[list[int]]:
+    """Return the token ids of a batch `[B, T]` without padding."""
+    return [row[keep].tolist() for row, keep in zip(ids, mask, strict=True)]
