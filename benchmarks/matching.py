@@ -195,9 +195,9 @@ def _load(name: str, device: torch.device) -> Target:
 
 def _time(run: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
     """Return the median seconds of a run after one to warm up, and its peak memory in MiB."""
-    run()
     times = []
     with _PeakMemory(device) as memory:
+        run()
         for _ in range(repeats):
             _synchronise(device)
             started = time.perf_counter()

@@ -1,1 +1,65 @@
-"""gradleak: how much of your clients' text can be read back from the updates they send?"""
+"""gradleak: how much of your clients' text can be read back from the updates they send?
+
+import gradleak as gl
+target = gl.load_target("tiny")
+update = gl.Client(target).update(["the patient was given ten milligrams"], labels=[1])
+result = gl.attack("tag", target, update, knowledge=gl.Knowledge(labels=[1], lengths=[8]))
+gl.score(result, ["the patient was given ten milligrams"]).rouge2
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from gradleak.version import __version__
+
+if TYPE_CHECKING:
+    from gradleak.api import attack, score
+    from gradleak.attacks import ATTACKS
+    from gradleak.data import load_dataset
+    from gradleak.exchange import Knowledge, Reconstruction, Update
+    from gradleak.federation import Client, FedAvg
+    from gradleak.targets import Target, load_target
+
+__all__ = [
+    "ATTACKS",
+    "Client",
+    "FedAvg",
+    "Knowledge",
+    "Reconstruction",
+    "Target",
+    "Update",
+    "__version__",
+    "attack",
+    "load_dataset",
+    "load_target",
+    "score",
+]
+
+_HOMES = {
+    "ATTACKS": "gradleak.attacks",
+    "Client": "gradleak.federation",
+    "FedAvg": "gradleak.federation",
+    "Knowledge": "gradleak.exchange",
+    "Reconstruction": "gradleak.exchange",
+    "Target": "gradleak.targets",
+    "Update": "gradleak.exchange",
+    "attack": "gradleak.api",
+    "load_dataset": "gradleak.data",
+    "load_target": "gradleak.targets",
+    "score": "gradleak.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Names are fetched when first used: `import gradleak`, and with it `gradleak --help`, must not wait for torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gradleak' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -150,7 +150,8 @@ class Matcher:
             if candidates.mask.shape[:2].numel() == 1:
                 return 1
             one = candidates.part(slice(0, 1), slice(0, 1))
-            bytes_each = saved_bytes(lambda: self._distances(one, slice(0, 1)))
+            standing = [*self.target.parameters.values(), *(seen.gradient for seen in self._observed.values())]
+            bytes_each = saved_bytes(lambda: self._distances(one, slice(0, 1)), standing)
             self._room[key] = candidates_at_once(self.target.device, bytes_each, one.mask.numel())
         return self._room[key]
 

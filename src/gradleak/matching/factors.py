@@ -6,8 +6,8 @@ thousand times larger, is never built:
 
     ⟨dW, G⟩ = Σ_k rows_k · G columns_k          ‖dW‖² = Σ_{k,l} (rows_k · rows_l)(columns_k · columns_l)
 
-Leading dimensions are always `[victims, candidates]`. Sums over entries run in float64: where a candidate is nearly
-right, a distance is a small difference of large sums.
+Leading dimensions are always `[victims, candidates]`. Sums end in float64: where a candidate is nearly right, a distance
+is a small difference of large sums.
 """
 
 from __future__ import annotations
@@ -163,5 +163,7 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _sum(products: Tensor) -> Tensor:
-    """Sum over all but `[victims, candidates]`."""
-    return products.flatten(2).sum(dim=2, dtype=torch.float64)
+    """Sum over all but `[victims, candidates]`: rows as they are, for speed, and the rows' sums in float64."""
+    return products.sum(dim=-1).flatten(2).sum(dim=2, dtype=torch.float64) if products.ndim > 3 else (
+        products.sum(dim=-1, dtype=torch.float64)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,14 @@ def free_bytes(device: torch.device) -> int:
     return min(_available_memory(), _control_group_memory())
 
 
-def saved_bytes(run: Callable[[], Any]) -> int:
-    """Return the bytes that autograd keeps while `run` builds its graph, each storage counted once."""
+def saved_bytes(run: Callable[[], Any], standing: Iterable[Tensor]) -> int:
+    """Return the bytes that autograd keeps while `run` builds its graph, each storage counted once.
+
+    Args:
+        run: builds the graph.
+        standing: tensors that are there anyway, however many candidates there are; they are not counted.
+    """
+    ignored = {tensor.untyped_storage().data_ptr() for tensor in standing}
     seen: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -36,7 +42,7 @@ def saved_bytes(run: Callable[[], Any]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         run()
-    return sum(seen.values())
+    return sum(size for pointer, size in seen.items() if pointer not in ignored)
 
 
 def candidates_at_once(device: torch.device, bytes_each: float, tokens_each: int) -> int:

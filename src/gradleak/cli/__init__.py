@@ -1,0 +1,18 @@
+"""The command line: parses, calls the API, draws.
+
+app        the commands, and how errors become one line and an exit code
+options    every option, written once
+parsing    from an option's text to a value
+scenario   from options to target, private batches, client and updates
+running    attacks on many batches, group by group
+drawing    overview, results and tables, rich on a terminal and plain in a pipe
+progress   what is shown while an attack runs
+records    the JSON file
+attack, capture, demo, listing   one command each
+
+Nothing here imports torch when it is imported: `--help` must answer at once.
+"""
+
+from gradleak.cli.app import main
+
+__all__ = ["main"]

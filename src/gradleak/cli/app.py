@@ -1,0 +1,73 @@
+"""The commands, and how an error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from gradleak.cli import attack, capture, demo, listing
+from gradleak.errors import GradleakError
+from gradleak.version import __version__
+
+USAGE, INTERRUPTED = 2, 130
+
+# Typer has carried its own copy of Click since 0.26 and used the package before; its exceptions lead to the right one.
+_ClickError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="gradleak",
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gradleak {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True, epilog="Example: gradleak demo")
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """How much of your clients' text can be read back from the updates they send, and which defense stops it?"""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command(epilog="Example: gradleak demo --seed 1")(demo.demo)
+app.command(
+    epilog="Example: gradleak attack 'the patient was given ten milligrams' --preset fast --defense noise:0.001"
+)(attack.attack)
+app.command(epilog="Example: gradleak capture 'the patient was given ten milligrams' -o update.safetensors")(
+    capture.capture
+)
+app.command("list", epilog="Example: gradleak list attacks")(listing.show)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="gradleak", standalone_mode=False)
+    except GradleakError as error:
+        return _refuse(str(error))
+    except _ClickError as error:
+        return _refuse(error.format_message())  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        print("gradleak: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(message: str) -> int:
+    print(f"gradleak: {' '.join(message.split())}", file=sys.stderr)
+    return USAGE

@@ -1,0 +1,56 @@
+"""`gradleak demo`: a minute that shows the whole thing, with nothing but what the package carries."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gradleak.cli import options as o
+from gradleak.cli.drawing import Screen
+from gradleak.cli.parsing import check_output
+from gradleak.cli.plans import plan_simulation, sizes
+from gradleak.cli.running import Outcome, carry_out
+from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText
+
+SENTENCE = "the patient was given ten milligrams"
+ATTACK = "tag"
+PRESET = "fast"
+EMBEDDINGS = "words-frozen"
+
+DemoText = Annotated[str, typer.Option(metavar="TEXT", help="The private sentence.", rich_help_panel=o.TEXT)]
+
+
+def demo(text: DemoText = SENTENCE, seed: o.Seed = 0, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> None:
+    """Read a private sentence back from one gradient of the embedded model, in about a minute and without network."""
+    check_output(json_file)
+    from gradleak.attacks import find_attack
+
+    screen = Screen(quiet)
+    built = find_attack(ATTACK).with_settings(PRESET)
+    target = ModelChoice(device="cpu").load(seed)
+    client = ClientChoice.read(False, EMBEDDINGS, None, None)
+    plan = plan_simulation(target, PrivateText((text,)), client, 1, built.assumes, seed)
+    screen.line("A client of federated training has one private sentence:")
+    screen.line(f"  {text}\n", "bold")
+    screen.line("It trains on it and sends the server only its gradient, no text:")
+    screen.line(f"  {sizes(plan.first.update)}\n", "bold")
+    screen.line("Whoever holds model and gradient can now search for the sentence that gives this gradient.\n")
+    outcomes = carry_out(plan, built, PRESET, seed, screen, json_file)
+    for line in meaning(outcomes[0]):
+        screen.line(line)
+
+
+def meaning(outcome: Outcome) -> tuple[str, str]:
+    """Return two lines on what the result says."""
+    assert outcome.scores is not None  # the demo knows its own sentence
+    share = outcome.scores.rouge1
+    if outcome.scores.exact == 100:
+        first = "The sentence never left the client, and yet the gradient gave it away word for word."
+    elif share >= 30:
+        first = f"The sentence never left the client, and yet the gradient gave away {share:.0f} % of its words."
+    else:
+        first = (
+            f"This time the gradient gave away only {share:.0f} % of the words; another seed or attack may do better."
+        )
+    return first, "Test your own: gradleak attack TEXT --model DIR, and what stops it: --defense noise:0.001"

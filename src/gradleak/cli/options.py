@@ -1,0 +1,193 @@
+"""Every option of the command line, written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TEXT, MODEL, CLIENT, ATTACK, OUTPUT = "Private text", "Model", "Client", "Attack", "Output"
+LARGEST_SEED = 2**32 - 1
+
+# --- private text ----------------------------------------------------------------------------------------------------
+
+Texts = Annotated[
+    list[str] | None, typer.Argument(metavar="[TEXT]...", help="The private sentences.", show_default=False)
+]
+DatasetName = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        metavar="NAME|FILE",
+        help="Take the sentences from a dataset (gradleak list datasets) or a .txt, .csv, .tsv or .jsonl file.",
+        rich_help_panel=TEXT,
+    ),
+]
+Take = Annotated[
+    str | None,
+    typer.Option(metavar="A:B", help="Which examples of the dataset.", show_default="all", rich_help_panel=TEXT),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="B", help="Sentences per batch.", show_default="1", rich_help_panel=TEXT),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0,1,…",
+        help="Classes of the sentences; else the dataset's, or drawn from the seed.",
+        show_default=False,
+        rich_help_panel=TEXT,
+    ),
+]
+TextColumn = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column of the texts in a file.", rich_help_panel=TEXT)
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column of the labels in a file.", rich_help_panel=TEXT)
+]
+
+# --- model -----------------------------------------------------------------------------------------------------------
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|DIR|HUB_ID",
+        help="The model under audit (gradleak list models).",
+        show_default="tiny",
+        rich_help_panel=MODEL,
+    ),
+]
+NumLabels = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Classes of the classifier; else the dataset's or the model's own.", rich_help_panel=MODEL
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="classification|causal-lm",
+        help="What is trained.",
+        show_default="classification",
+        rich_help_panel=MODEL,
+    ),
+]
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights", help="Take the architecture with random weights.", rich_help_panel=MODEL)
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="Read pickled weights, too: they can run code.", rich_help_panel=MODEL),
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code that comes with a hub model.", rich_help_panel=MODEL)
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.", rich_help_panel=MODEL)]
+
+# --- client ----------------------------------------------------------------------------------------------------------
+
+Dropout = Annotated[
+    bool, typer.Option("--dropout", help="The client trains with the model's dropout.", rich_help_panel=CLIENT)
+]
+EmbeddingsSent = Annotated[
+    str | None,
+    typer.Option(
+        "--embeddings",
+        metavar="frozen|words-frozen|trained",
+        help="Which embedding gradients are sent: none; all but the words'; all.",
+        show_default="frozen",
+        rich_help_panel=CLIENT,
+    ),
+]
+FedAvgText = Annotated[
+    str | None,
+    typer.Option(
+        "--fedavg",
+        metavar="steps=4,lr=5e-5",
+        help="Train locally first and send the difference of the weights (batch=… for local batches).",
+        show_default=False,
+        rich_help_panel=CLIENT,
+    ),
+]
+DefenseTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--defense",
+        metavar="NAME:VALUE",
+        help="Change what is sent (gradleak list defenses); repeat for several, in order.",
+        show_default=False,
+        rich_help_panel=CLIENT,
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=LARGEST_SEED,
+        metavar="N",
+        help="Seed of everything random: the model's new head, labels, dropout, defenses, the attack.",
+        rich_help_panel=CLIENT,
+    ),
+]
+
+# --- attack ----------------------------------------------------------------------------------------------------------
+
+UpdateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--update",
+        metavar="FILE",
+        help="Attack a captured update, whose truth nobody here knows, instead of simulating a client.",
+        rich_help_panel=ATTACK,
+    ),
+]
+AttackName = Annotated[
+    str | None,
+    typer.Option(
+        "--attack",
+        metavar="NAME",
+        help="Which attack; gradleak list attacks marks the default.",
+        rich_help_panel=ATTACK,
+    ),
+]
+Preset = Annotated[str, typer.Option(metavar="paper|fast", help="Named hyperparameters.", rich_help_panel=ATTACK)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One hyperparameter; repeat for several.",
+        show_default=False,
+        rich_help_panel=ATTACK,
+    ),
+]
+Know = Annotated[
+    str | None,
+    typer.Option(
+        metavar="labels,lengths|none",
+        help="What the attacker is told: labels, lengths, longest, batch-size, dropout, defense.",
+        show_default="what the attack's paper assumes",
+        rich_help_panel=ATTACK,
+    ),
+]
+Lengths = Annotated[
+    str | None,
+    typer.Option(
+        metavar="8,9",
+        help="With --update: tokens of each sentence, special ones included, if known.",
+        show_default=False,
+        rich_help_panel=ATTACK,
+    ),
+]
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write the results as JSON.", show_default=False, rich_help_panel=OUTPUT
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the bare result only.", rich_help_panel=OUTPUT)]

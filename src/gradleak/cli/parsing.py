@@ -1,0 +1,109 @@
+"""From an option's text to a value, or one line on what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from gradleak.errors import GradleakError, unknown_name
+
+if TYPE_CHECKING:
+    from gradleak.federation import FedAvg
+
+Number = TypeVar("Number", int, float)
+
+
+def parse_whole_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Read `0,1,2`."""
+    if text is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise GradleakError(f"{option} takes whole numbers with commas between them, not '{text}'") from None
+    if min(numbers) < 0:
+        raise GradleakError(f"{option} takes numbers from 0 up, not {min(numbers)}")
+    return numbers
+
+
+def parse_know(text: str | None, assumed: Sequence[str]) -> tuple[str, ...]:
+    """Read `labels,lengths` or `none`; without it the attacker knows what the attack's paper assumes."""
+    from gradleak.exchange import fact_field
+
+    if text is None:
+        return tuple(assumed)
+    names = [part.strip() for part in text.split(",")]
+    if names == ["none"]:
+        return ()
+    if "none" in names:
+        raise GradleakError("--know none stands alone")
+    for name in names:
+        fact_field(name)
+    return tuple(dict.fromkeys(names))
+
+
+def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
+    """Read every `--set KEY=VALUE`."""
+    settings = {}
+    for text in texts or ():
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise GradleakError(f"--set takes KEY=VALUE, not '{text}'")
+        settings[key] = value
+    return settings
+
+
+def parse_fedavg(text: str | None) -> FedAvg | None:
+    """Read `steps=4,lr=5e-5,batch=1`."""
+    from gradleak.federation import FedAvg
+
+    if text is None:
+        return None
+    values: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise GradleakError(f"--fedavg takes steps=N,lr=RATE and maybe batch=N, not '{text}'")
+        if key not in ("steps", "lr", "batch"):
+            raise unknown_name("setting of --fedavg", key, ["steps", "lr", "batch"])
+        values[key] = value
+    missing = [key for key in ("steps", "lr") if key not in values]
+    if missing:
+        raise GradleakError(f"--fedavg lacks {' and '.join(missing)}: steps=N,lr=RATE and maybe batch=N")
+    rate = _number(values["lr"], float, "lr", "a number")
+    if not math.isfinite(rate):
+        raise GradleakError(f"--fedavg lr takes a number, not '{values['lr']}'")
+    batch = _number(values["batch"], int, "batch", "a whole number") if "batch" in values else None
+    return FedAvg(steps=_number(values["steps"], int, "steps", "a whole number"), lr=rate, batch=batch)
+
+
+def parse_device(text: str) -> str:
+    """Check the name of a device; a GPU may be named by number (`cuda:1`)."""
+    kind, colon, number = text.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not number.isdecimal())):
+        raise unknown_name("device", text, ["auto", "cpu", "cuda"])
+    if colon:
+        import torch
+
+        if int(number) >= torch.cuda.device_count():
+            raise GradleakError(f"there is no device {text} here; there are {torch.cuda.device_count()} CUDA devices")
+    return text
+
+
+def check_output(path: Path | None) -> None:
+    """Refuse a file that cannot be written before anything runs for an hour."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise GradleakError(f"{path} is a folder; give the name of a file in it")
+    if not path.absolute().parent.is_dir():
+        raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def _number(text: str, kind: Callable[[str], Number], key: str, words: str) -> Number:
+    try:
+        return kind(text)
+    except ValueError:
+        raise GradleakError(f"--fedavg {key} takes {words}, not '{text}'") from None

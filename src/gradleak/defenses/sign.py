@@ -1,0 +1,32 @@
+"""SignSGD: only the direction of each entry is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradleak.defenses.base import Defense, register
+from gradleak.exchange import Update
+
+
+@register
+@dataclass(frozen=True)
+class Sign(Defense):
+    """Send -1, 0 or +1 in place of each entry (signSGD, Bernstein et al. 2018)."""
+
+    name: ClassVar[str] = "sign"
+    summary: ClassVar[str] = "send only the sign of each entry"
+    takes: ClassVar[str] = ""
+
+    value: float = 0.0
+
+    @classmethod
+    def allows(cls, value: float) -> bool:
+        """There is nothing to choose."""
+        return value == 0.0
+
+    def apply(self, update: Update, generator: torch.Generator) -> Update:
+        """Nothing is random here."""
+        return update.with_tensors({name: tensor.sign() for name, tensor in update.tensors.items()})

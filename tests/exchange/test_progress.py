@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradleak.exchange import Progress, Reporter, progress
+
+
+class Clock:
+    """A clock that tests set by hand."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def test_reports_come_at_most_once_in_an_interval_and_always_at_the_end(clock: Clock) -> None:
+    heard: list[Progress] = []
+    looks: list[int] = []
+    report = Reporter(heard.append, interval=1.0)
+    for step in range(1, 12):
+        clock.now += 0.4
+
+        def look(step: int = step) -> tuple[float, tuple[str, ...]]:
+            looks.append(step)
+            return step / 10, (f"text {step}",)
+
+        report(step, 11, look)
+    assert [p.step for p in heard] == [1, 4, 7, 10, 11]
+    assert looks == [1, 4, 7, 10, 11], "a loss is looked at only if somebody hears of it"
+    assert heard[1] == Progress(4, 11, 0.4, ("text 4",), pytest.approx(1.6))
+
+
+def test_nobody_listening_means_that_nothing_is_looked_at() -> None:
+    def look() -> tuple[float, tuple[str, ...]]:
+        raise AssertionError("looked")
+
+    Reporter()(5, 5, look)
+
+
+@given(step=st.integers(1, 1000), rest=st.integers(0, 1000), pace=st.floats(1e-3, 100))
+def test_seconds_left_follow_from_the_pace_so_far(step: int, rest: int, pace: float) -> None:
+    left = Progress(step, step + rest, 0.0, (), pace * step).seconds_left
+    assert math.isclose(left, pace * rest, rel_tol=1e-9)
+
+
+def test_before_the_first_step_nobody_knows_how_long_it_takes() -> None:
+    assert Progress(0, 10, 0.0, (), 3.0).seconds_left == math.inf

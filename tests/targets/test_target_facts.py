@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from conftest import small_target, small_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradleak.errors import GradleakError
+from gradleak.targets import Target
+
+WORDS = ["cat", "dog", "sat", "red", "mat", "."]
+BERT = small_target("bert")
+GPT2 = small_target("gpt2")
+
+
+def test_special_tokens_are_those_that_the_tokenizer_puts_around_a_text(any_target: Target) -> None:
+    expected = ((), ()) if any_target.family.name == "gpt2" else ((2,), (3,))
+    assert any_target.special_tokens == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), min_size=1, max_size=4))
+def test_texts_come_back_from_their_tokens(texts: list[list[str]]) -> None:
+    for target, specials in ((BERT, 2), (GPT2, 0)):
+        tokens = target.encode([" ".join(words) for words in texts])
+        assert tokens.lengths == tuple(len(words) + specials for words in texts)
+        assert tokens.ids.shape == tokens.mask.shape == (len(texts), max(tokens.lengths))
+        for words, row, keep in zip(texts, tokens.ids, tokens.mask, strict=True):
+            assert target.decode(row.tolist()).split() == words
+            assert (row[~keep] == target.tokenizer.pad_token_id).all()
+            assert keep.tolist() == sorted(keep.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([], "there is no text"),
+        ("the cat sat", "must be a list of strings, not one string"),
+        ([""], "text 1 is empty"),
+        (["the cat", "   "], "text 2 is empty"),
+        (["cat", "cat " * 39], "text 2 has 41 tokens; small-bert takes at most 40"),
+    ],
+)
+def test_texts_that_cannot_be_encoded_are_refused_with_one_line(texts: list[str], message: str) -> None:
+    with pytest.raises(GradleakError, match=message) as caught:
+        BERT.encode(texts)
+    assert "\n" not in str(caught.value)
+
+
+def test_padding_is_on_the_right_even_if_the_tokenizer_likes_it_on_the_left() -> None:
+    tokenizer = small_tokenizer()
+    tokenizer.padding_side = "left"
+    target = Target(copy.deepcopy(BERT.model), tokenizer, BERT.family)
+    assert target.encode(["cat", "cat sat"]).mask.tolist() == [[True, True, True, False], [True] * 4]
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end_of_text() -> None:
+    tokenizer = small_tokenizer(special=False)
+    tokenizer.pad_token = None
+    tokenizer.eos_token = "[SEP]"
+    target = Target(copy.deepcopy(GPT2.model), tokenizer, GPT2.family)
+    tokens = target.encode(["cat", "cat sat"])
+    assert tokens.ids[0].tolist()[1] == tokenizer.convert_tokens_to_ids("[SEP]")
+    assert tokens.lengths == (1, 2)
+
+
+def test_a_language_model_predicts_nothing_from_one_token_and_says_so() -> None:
+    target = small_target("gpt2", "causal-lm")
+    with pytest.raises(GradleakError, match="text 2"):
+        target.encode(["the cat", "dog"])
+
+
+def test_num_labels_are_classes_or_for_a_language_model_words() -> None:
+    assert small_target("bert", num_labels=5).num_labels == 5
+    assert small_target("gpt2", "causal-lm", num_labels=5).num_labels == len(small_tokenizer())
+
+
+def test_a_task_that_the_family_does_not_know_is_refused() -> None:
+    with pytest.raises(GradleakError, match="bert models are not supported for causal-lm; try classification"):
+        Target(copy.deepcopy(BERT.model), BERT.tokenizer, BERT.family, task="causal-lm")
+
+
+def test_a_target_is_in_evaluation_mode_and_requires_no_gradient(any_target: Target) -> None:
+    assert not any_target.model.training
+    assert not any(parameter.requires_grad for parameter in any_target.parameters.values())
+
+
+def test_tied_parameters_appear_once() -> None:
+    names = list(small_target("gpt2", "causal-lm").parameters)
+    assert "transformer.wte.weight" in names
+    assert "lm_head.weight" not in names
+
+
+def test_repr_names_model_family_and_task() -> None:
+    assert repr(BERT) == "Target('small-bert', family='bert', task='classification', num_labels=2)"
+
+
+def test_fingerprint_changes_with_any_one_weight(any_target: Target) -> None:
+    kind = any_target.family.name, any_target.task
+    before = any_target.fingerprint
+    assert small_target(*kind).fingerprint == before
+    for name in any_target.parameters:
+        other = small_target(*kind)
+        with torch.no_grad():
+            other.parameters[name].view(-1)[-1] += 1e-3
+        assert other.fingerprint != before, name
+
+
+def test_fingerprint_follows_a_weight_that_is_changed_later() -> None:
+    target = small_target("bert")
+    before = target.fingerprint
+    with torch.no_grad():
+        target.parameters["classifier.bias"] += 1.0
+    assert target.fingerprint != before
+
+
+def test_fingerprint_depends_on_names_and_shapes_too() -> None:
+    square = small_target("bert")
+    flat = small_target("bert")
+    weight = flat.model.classifier.weight.detach()
+    flat.model.classifier.weight = torch.nn.Parameter(weight.reshape(-1, 2), requires_grad=False)
+    assert flat.fingerprint != square.fingerprint
+
+
+def test_fingerprint_stays_through_a_round_trip_to_float64() -> None:
+    expected = small_target("bert").fingerprint
+    wide = small_target("bert").to(dtype=torch.float64)
+    assert wide.fingerprint == expected
+    assert small_target("bert").to(dtype=torch.float64).to("cpu", torch.float32).fingerprint == expected
+
+
+def test_moving_gives_the_target_itself_with_its_new_dtype() -> None:
+    target = small_target("bert")
+    assert target.to(dtype=torch.float64) is target
+    assert target.dtype == torch.float64
+    assert target.device == torch.device("cpu")
