@@ -7,7 +7,10 @@ scenario   from options to target, private batches, client and updates
 running    attacks on many batches, group by group
 drawing    overview, results and tables, rich on a terminal and plain in a pipe
 progress   what is shown while an attack runs
+matches    which tokens of a reconstruction are right
+plans      what is going to be attacked, and the overview of it
 records    the JSON file
+words      counts in words
 attack, capture, demo, listing   one command each
 
 Nothing here imports torch when it is imported: `--help` must answer at once.

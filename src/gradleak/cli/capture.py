@@ -10,9 +10,9 @@ import typer
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output
-from gradleak.cli.plans import plural, sizes
 from gradleak.cli.records import write_json
 from gradleak.cli.scenario import ClientChoice, ModelChoice, Simulation, TextChoice
+from gradleak.cli.words import plural, sizes
 from gradleak.errors import GradleakError
 from gradleak.version import __version__
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -9,14 +11,15 @@ import typer
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output
-from gradleak.cli.plans import plan_simulation, sizes
+from gradleak.cli.plans import plan_simulation
 from gradleak.cli.running import Outcome, carry_out
 from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText
+from gradleak.cli.words import sizes
 
 SENTENCE = "the patient was given ten milligrams"
 ATTACK = "tag"
 PRESET = "fast"
-EMBEDDINGS = "words-frozen"
+SETTINGS: dict[str, str] = {}
 
 DemoText = Annotated[str, typer.Option(metavar="TEXT", help="The private sentence.", rich_help_panel=o.TEXT)]
 
@@ -27,18 +30,32 @@ def demo(text: DemoText = SENTENCE, seed: o.Seed = 0, json_file: o.JsonFile = No
     from gradleak.attacks import find_attack
 
     screen = Screen(quiet)
-    built = find_attack(ATTACK).with_settings(PRESET)
+    built = find_attack(ATTACK).with_settings(PRESET, SETTINGS)
     target = ModelChoice(device="cpu").load(seed)
-    client = ClientChoice.read(False, EMBEDDINGS, None, None)
+    client = ClientChoice.read(dropout=False, embeddings="frozen", fedavg=None, defenses=None)
     plan = plan_simulation(target, PrivateText((text,)), client, 1, built.assumes, seed)
     screen.line("A client of federated training has one private sentence:")
     screen.line(f"  {text}\n", "bold")
     screen.line("It trains on it and sends the server only its gradient, no text:")
     screen.line(f"  {sizes(plan.first.update)}\n", "bold")
     screen.line("Whoever holds model and gradient can now search for the sentence that gives this gradient.\n")
-    outcomes = carry_out(plan, built, PRESET, seed, screen, json_file)
+    with one_thread():
+        outcomes = carry_out(plan, built, PRESET, seed, screen, json_file)
     for line in meaning(outcomes[0]):
         screen.line(line)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one core: on so small a model threads wait for each other, for many seconds on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def meaning(outcome: Outcome) -> tuple[str, str]:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradleak.cli.matches import matched_tokens
+from gradleak.cli.matches import legend, matched_tokens
+from gradleak.cli.words import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,6 @@ SCORE_TITLES = {
     "exact": "exact",
     "token_accuracy": "tokens",
 }
-Cell = "str | Text"
 
 
 class Screen:
@@ -69,8 +69,8 @@ class Screen:
             grid.add_row(name, value)
         self.console.print(grid)
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], wide: int | None = None) -> None:
-        """Print a table; `wide` is the column that may be broken into lines."""
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table."""
         if self.quiet:
             return
         if not self.rich:
@@ -120,22 +120,24 @@ class Screen:
                 rows.append(("private", reference))
             rows.append(("reconstruction", self._found(outcome, index, reference)))
         rows.extend(("note", note) for note in found.notes)
-        if outcome.scores is not None:
+        if outcome.scores is not None and count > 1:  # those of a single batch are the summary
             rows.append(("scores", _score_words(outcome.scores.as_dict())))
         rows.append(("loss", f"{found.loss:.4g} after {found.seconds:.1f} s"))
         self.facts(rows)
         self.line()
 
     def summary(self, means: Mapping[str, float | None], outcomes: Sequence[Outcome]) -> None:
-        """Print the mean scores of several batches, and the time."""
-        if len(outcomes) < 2:
+        """Print the mean scores over all sentences, and the time."""
+        if all(outcome.scores is None for outcome in outcomes):
             return
-        sentences = sum(len(outcome.references or outcome.reconstruction.texts) for outcome in outcomes)
+        sentences = sum(len(outcome.references or ()) for outcome in outcomes)
         scored = [name for name in SCORE_TITLES if means[name] is not None]
         self.table(
             ["mean of", *(SCORE_TITLES[name] for name in scored), "seconds"],
-            [[f"{sentences} sentences", *(f"{means[name]:.1f}" for name in scored), f"{means['seconds']:.1f}"]],
+            [[plural(sentences, "sentence"), *(f"{means[name]:.1f}" for name in scored), f"{means['seconds']:.1f}"]],
         )
+        if self.rich and not self.quiet:
+            self.console.print(legend())
 
     def interrupted(self, last: Progress | None, done: int, count: int) -> None:
         """Print where Ctrl-C found the run."""

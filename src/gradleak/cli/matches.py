@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 RIGHT, ELSEWHERE = "bold green", "yellow"
-LEGEND = ((RIGHT, "right"), (ELSEWHERE, "right, at another place"))
+
+
+def legend() -> Text:
+    """Return what the colours mean."""
+    from rich.text import Text
+
+    return Text.assemble(("right token", RIGHT), ("  ", "dim"), ("right token at another place", ELSEWHERE))
 
 
 def matched_tokens(tokenizer: Any, ids: Sequence[int], references: Sequence[str]) -> Text:  # noqa: ANN401

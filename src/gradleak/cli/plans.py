@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradleak.cli.parsing import parse_whole_numbers
 from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText, Simulation
+from gradleak.cli.words import plural, sizes
 from gradleak.errors import GradleakError
 
 if TYPE_CHECKING:
@@ -137,14 +138,3 @@ def full_scenario(plan: Plan, preset: str) -> dict[str, Any]:
         "head_seed": target.seed,
         "device": target.device.type,
     }
-
-
-def sizes(update: Update) -> str:
-    """Return how much an update holds, in words."""
-    return f"{len(update.tensors)} tensors, {update.num_values:,} values"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return `1 batch`, `2 batches`."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"

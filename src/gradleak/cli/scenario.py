@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,16 +85,17 @@ class ModelChoice:
             num_labels, seed = origin.num_labels, origin.seed
         task = self.task or (origin.task if origin else "classification")
         classes = self.num_labels or (max(2, num_labels) if num_labels else None)
-        return load_target(
-            self.model or (origin.name if origin else DEFAULT_MODEL),
-            classes if task == "classification" else None,
-            seed,
-            task=task,  # type: ignore[arg-type]  # load_target refuses other names
-            device=device,
-            random_weights=self.random_weights,
-            allow_pickle=self.allow_pickle,
-            trust_remote_code=self.trust_remote_code,
-        )
+        with _hushed():
+            return load_target(
+                self.model or (origin.name if origin else DEFAULT_MODEL),
+                classes if task == "classification" else None,
+                seed,
+                task=task,  # type: ignore[arg-type]  # load_target refuses other names
+                device=device,
+                random_weights=self.random_weights,
+                allow_pickle=self.allow_pickle,
+                trust_remote_code=self.trust_remote_code,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +219,25 @@ class Simulation:
                 f"label {largest} is not one of {self.target.num_labels}; give --num-labels {largest + 1} or more"
             )
         return text.labels
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep stderr for errors: Hugging Face draws a bar there for every file, and a line for every failed attempt."""
+    import logging
+
+    from transformers.utils import logging as bars
+
+    hub = logging.getLogger("huggingface_hub")
+    level, shown = hub.level, bars.is_progress_bar_enabled()
+    hub.setLevel(logging.CRITICAL)
+    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        hub.setLevel(level)
+        if shown:
+            bars.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _valid(texts: Sequence[str]) -> tuple[str, ...]:

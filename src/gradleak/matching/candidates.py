@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -45,6 +45,19 @@ class Candidates:
         named = {"inputs": self.inputs, "labels": self.labels} | {f"dropout.{k}": v for k, v in self.dropout.items()}
         return {name: tensor for name, tensor in named.items() if tensor.requires_grad}
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return [self.inputs, self.mask, self.labels, *(self.dropout[site] for site in sorted(self.dropout))]
+
+    def copy(self) -> Candidates:
+        """Return the same values in tensors of their own, which require a gradient where these do."""
+        return self._each(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+
+    def detached(self) -> Candidates:
+        """Return the same tensors as leaves: what made them is forgotten, whether they require a gradient is not."""
+        return self._each(lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad))
+
     def part(self, victims: slice, candidates: slice) -> Candidates:
         """Return some victims' some candidates."""
         return self._each(lambda tensor: tensor[victims, candidates])
@@ -61,7 +74,7 @@ class Candidates:
         """Return the word embeddings of the inputs."""
         return target.embed(self.inputs) if self.are_tokens else self.inputs
 
-    def _each(self, change) -> Candidates:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Candidates:
         return replace(
             self,
             inputs=change(self.inputs),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,10 +16,13 @@ from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import Distance
 from gradleak.matching.factors import Dense, Factor, dense
+from gradleak.matching.graphs import GraphCache
 from gradleak.matching.memory import candidates_at_once, saved_bytes
 from gradleak.matching.sums import Observed, collect
 from gradleak.matching.trace import trace
 from gradleak.targets import Target
+
+T = TypeVar("T")
 
 # A tensor whose norm is below this share of the largest tensor's is rounding noise.
 NUMERICALLY_ZERO = 1e-6
@@ -51,6 +56,7 @@ class Matcher:
         self._trusted = _trusted_parameters(target) & set(names)
         self._batch: int | None = None
         self._room: dict[tuple[int, ...], int] = {}
+        self._graphs = GraphCache()
 
     @property
     def victims(self) -> int:
@@ -73,24 +79,31 @@ class Matcher:
         They are differentiable where the candidates require a gradient. The graph of all candidates is then alive at
         once; `gradients` keeps one part of them alive at a time.
         """
-        rows = [
-            torch.cat([self._distances(candidates.part(v, n), v) for n in columns], dim=1)
-            for v, columns in self._parts(candidates)
-        ]
-        return torch.cat(rows) if rows else candidates.mask.new_empty(candidates.shape[:2], dtype=torch.float64)
+        score = self._distances if candidates.leaves else self._scores
+        if not candidates.shape[1]:
+            return candidates.mask.new_empty(candidates.shape[:2], dtype=torch.float64)
+
+        def run() -> Tensor:
+            rows = [[score(candidates.part(v, n), v) for n in columns] for v, columns in self._parts(candidates)]
+            return torch.cat([torch.cat(row, dim=1) for row in rows])
+
+        return self._fitting(candidates, run)
 
     def gradients(self, candidates: Candidates) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the distances, and their gradients by every tensor of the candidates that requires one."""
         distances = torch.empty(candidates.shape[:2], dtype=torch.float64, device=self.target.device)
         gradients = {name: torch.empty_like(leaf) for name, leaf in candidates.leaves.items()}
-        for v, columns in self._parts(candidates):
-            for n in columns:
-                part = candidates.part(v, n)
-                found = self._distances(part, v)
-                distances[v, n] = found.detach()
-                slopes = torch.autograd.grad(found.sum(), list(part.leaves.values()))
-                for name, slope in zip(part.leaves, slopes, strict=True):
-                    gradients[name][v, n] = slope
+
+        def run() -> None:
+            for v, columns in self._parts(candidates):
+                for n in columns:
+                    part = candidates.part(v, n).detached()
+                    kind = (v.start, v.stop, "slopes")
+                    distances[v, n], slopes = self._graphs(kind, partial(self._slopes, victims=v), part)
+                    for name, slope in slopes.items():
+                        gradients[name][v, n] = slope
+
+        self._fitting(candidates, run)
         return distances, gradients
 
     def holding(self, base: Candidates, sequence: int) -> Matcher:
@@ -112,6 +125,15 @@ class Matcher:
                 name: replace(seen, fixed=dense(rest[name])[:, 0]) for name, seen in self._observed.items()
             }
         return held
+
+    def _scores(self, candidates: Candidates, victims: slice) -> Tensor:
+        kind = (victims.start, victims.stop, "scores")
+        return self._graphs(kind, lambda part: (self._distances(part, victims), {}), candidates)[0]
+
+    def _slopes(self, candidates: Candidates, victims: slice) -> tuple[Tensor, dict[str, Tensor]]:
+        found = self._distances(candidates, victims)
+        slopes = torch.autograd.grad(found.sum(), list(candidates.leaves.values()))
+        return found.detach(), dict(zip(candidates.leaves, slopes, strict=True))
 
     def _distances(self, candidates: Candidates, victims: slice) -> Tensor:
         weight = 1.0 / (self._batch or candidates.shape[2])
@@ -135,8 +157,6 @@ class Matcher:
         victims, count, _ = candidates.shape
         if victims != self.victims:
             raise GradleakError(f"there are candidates for {victims} victims and gradients of {self.victims}")
-        if not count:
-            return
         room = self._candidates_at_once(candidates)
         per_victim = min(count, room)
         together = max(1, room // per_victim)
@@ -144,8 +164,21 @@ class Matcher:
         for v in range(0, victims, together):
             yield slice(v, min(v + together, victims)), columns
 
+    def _fitting(self, candidates: Candidates, run: Callable[[], T]) -> T:
+        """Run, with fewer candidates at once as long as the device says that it is out of memory."""
+        while True:
+            try:
+                return run()
+            except torch.OutOfMemoryError:
+                key = _room_key(candidates)
+                if self._room.get(key, 1) == 1:
+                    raise GradleakError(f"one candidate of {self.target.name} does not fit the device") from None
+                self._room[key] //= 2
+                self._graphs.clear()
+            torch.cuda.empty_cache()
+
     def _candidates_at_once(self, candidates: Candidates) -> int:
-        key = (*candidates.mask.shape[2:], len(candidates.leaves))
+        key = _room_key(candidates)
         if key not in self._room:
             if candidates.mask.shape[:2].numel() == 1:
                 return 1
@@ -156,10 +189,15 @@ class Matcher:
         return self._room[key]
 
 
+def _room_key(candidates: Candidates) -> tuple[int, ...]:
+    """Candidates of the same shape take the same memory."""
+    return (*candidates.mask.shape[2:], len(candidates.leaves))
+
+
 def replace_state(matcher: Matcher, batch: int) -> Matcher:
     """Return a matcher like another one whose candidates are single sequences of a batch of that size."""
     copy = Matcher.__new__(Matcher)
-    copy.__dict__ |= matcher.__dict__ | {"_batch": batch, "_room": {}}
+    copy.__dict__ |= matcher.__dict__ | {"_batch": batch, "_room": {}, "_graphs": GraphCache()}
     return copy
 
 

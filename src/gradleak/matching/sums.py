@@ -112,7 +112,9 @@ def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, 
 def _entry_sums_recomputed(part: _Gradient, observed: Tensor, distance: Distance) -> dict[str, Tensor]:
     """Sum over entries; in the backward pass the entries are built again instead of being kept."""
     if any(tensor.requires_grad for factor in part.factors for tensor in vars(factor).values() if torch.is_tensor(tensor)):
-        result: dict[str, Tensor] = checkpoint(_entry_sums, part, observed, distance, use_reentrant=False)
+        result: dict[str, Tensor] = checkpoint(
+            _entry_sums, part, observed, distance, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+        )
         return result
     return _entry_sums(part, observed, distance)
 

@@ -119,7 +119,7 @@ class Target:
 
     # --- parts -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
         """All parameters by name; tied ones appear once."""
         return dict(self.model.named_parameters())
@@ -144,12 +144,12 @@ class Target:
         """The dropout modules by path, with their rates."""
         return {n: m.p for n, m in self.model.named_modules() if isinstance(m, nn.Dropout)}
 
-    @property
+    @cached_property
     def word_parameters(self) -> frozenset[str]:
         """The word-embedding table's name."""
         return frozenset({f"{self.family.word_embedding}.weight"})
 
-    @property
+    @cached_property
     def embedding_parameters(self) -> frozenset[str]:
         """Word, position and type embeddings and their LayerNorm."""
         return self.family.embedding_parameters(self.model)

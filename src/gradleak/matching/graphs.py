@@ -1,0 +1,92 @@
+"""CUDA graphs of engine calls that are made again and again.
+
+A pass over a batch of candidates is thousands of small kernels; launching them one by one takes a CPU longer than the
+GPU needs to run them. Recorded once as a graph, they are launched together.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.matching.candidates import Candidates
+
+Result = tuple[Tensor, dict[str, Tensor]]
+Function = Callable[[Candidates], Result]
+WARM_UP_CALLS = 2
+MOST_GRAPHS = 16
+
+
+@dataclass
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    inputs: Candidates
+    result: Result
+
+    def replay(self, candidates: Candidates) -> Result:
+        for fixed, new in zip(self.inputs.tensors, candidates.tensors, strict=True):
+            fixed.detach().copy_(new.detach())
+        self.graph.replay()
+        distances, gradients = self.result
+        return distances.clone(), {name: gradient.clone() for name, gradient in gradients.items()}
+
+
+class GraphCache:
+    """Runs calls, and from the second call of a kind on replays a recording of it."""
+
+    def __init__(self) -> None:
+        self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
+        self._seen: set[Hashable] = set()
+        self._pool: tuple[int, int] | None = None
+
+    def clear(self) -> None:
+        """Forget all recordings, and give their memory back."""
+        self.__init__()  # type: ignore[misc]
+
+    def __call__(self, kind: Hashable, function: Function, candidates: Candidates) -> Result:
+        """Return `function(candidates)`.
+
+        Args:
+            kind: calls of one kind differ only in the values of the candidates' tensors; shapes need not be in it.
+            function: must not wait for the device, and must read nothing that changes but the candidates.
+            candidates: the call's argument.
+        """
+        key = (kind, tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in candidates.tensors))
+        if candidates.mask.device.type != "cuda":
+            return function(candidates)
+        if key not in self._seen:  # a call that is made once is not worth a recording
+            self._seen.add(key)
+            return function(candidates)
+        if key not in self._recorded:
+            # One pool for all recordings: they never run at the same time, and results are copied out at once.
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._recorded[key] = _record(function, candidates, self._pool)
+            while len(self._recorded) > MOST_GRAPHS:
+                self._recorded.popitem(last=False)
+        recorded = self._recorded[key]
+        return function(candidates) if recorded is None else recorded.replay(candidates)
+
+
+def _record(function: Function, candidates: Candidates, pool: tuple[int, int]) -> _Recorded | None:
+    """Record a call; None if it does something that cannot be recorded."""
+    inputs = candidates.copy()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP_CALLS):
+            function(inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            result = function(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return _Recorded(graph, inputs, result)

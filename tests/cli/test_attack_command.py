@@ -1,0 +1,234 @@
+"""`gradleak attack`: what it prints, what it writes, and that it can be run again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import TEXT, Run, read, runner, save_model, without_seconds
+
+from gradleak.attacks import Tag
+from gradleak.cli import running
+from gradleak.targets import Target
+
+SCORES = {"rouge1", "rouge2", "rougeL", "exact", "token_accuracy"}
+
+
+@pytest.fixture
+def model(bert: Target, tmp_path: Path) -> str:
+    return save_model(bert, tmp_path / "model")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], model: str) -> Run:
+    return runner(capsys, "--model", model, "--set", "steps=3", "--device", "cpu")
+
+
+def record_of(run: Run, folder: Path, *arguments: str | Path) -> dict[str, Any]:
+    answer = run("attack", *arguments, "--json", folder / "result.json")
+    assert (answer.code, answer.err) == (0, "")
+    return read(folder / "result.json")
+
+
+def test_json_has_the_promised_keys(run: Run, tmp_path: Path, bert: Target) -> None:
+    record = record_of(run, tmp_path, TEXT, "--labels", "1", "--defense", "noise:1e-6", "--seed", "0")
+    assert record.keys() >= {"schema", "attack", "model", "scenario", "seed", "batches", "summary"}
+    assert (record["schema"], record["attack"], record["seed"]) == (1, "tag", 0)
+    assert record["model_hash"] == bert.fingerprint
+    assert record["settings"]["steps"] == 3
+    assert record["scenario"]["client"] == {"dropout": False, "embeddings": "frozen", "fedavg": None}
+    assert record["scenario"]["defenses"] == ["noise:1e-06"]
+    assert record["scenario"]["knowledge"] == ["labels", "lengths"]
+    assert (record["scenario"]["batch_size"], record["scenario"]["preset"]) == (1, "paper")
+    (batch,) = record["batches"]
+    assert batch.keys() >= {"reference", "reconstruction", "labels", "scores", "loss", "seconds"}
+    assert (batch["reference"], batch["labels"]) == ([TEXT], [1])
+    assert batch["scores"].keys() == SCORES
+    assert record["summary"].keys() == {*SCORES, "seconds"}
+    assert all(0 <= batch["scores"][name] <= 100 for name in SCORES)
+
+
+def test_same_seed_gives_same_json_but_for_seconds(run: Run, tmp_path: Path) -> None:
+    options = (TEXT, "a dog ran", "--dropout", "--defense", "noise:0.01", "--seed", "5")
+    first, second = (record_of(run, tmp_path, *options) for _ in range(2))
+    assert without_seconds(first) == without_seconds(second)
+    other = record_of(run, tmp_path, *options[:-1], "6")
+    assert without_seconds(other["batches"]) != without_seconds(first["batches"])
+
+
+def test_texts_form_batches_in_the_order_given(run: Run, tmp_path: Path) -> None:
+    record = record_of(run, tmp_path, "a cat", "a dog", "a mat", "--batch-size", "2")
+    assert [batch["reference"] for batch in record["batches"]] == [["a cat", "a dog"], ["a mat"]]
+    assert [len(batch["reconstruction"]) for batch in record["batches"]] == [2, 1]
+
+
+def test_summary_is_the_mean_over_sentences(run: Run, tmp_path: Path) -> None:
+    record = record_of(run, tmp_path, "the cat sat", "the dog sat", "the mat", "--batch-size", "2", "--set", "steps=40")
+    pair, single = (batch["scores"]["rouge1"] for batch in record["batches"])
+    assert record["summary"]["rouge1"] == pytest.approx((2 * pair + single) / 3)
+    assert record["summary"]["seconds"] == pytest.approx(sum(b["seconds"] for b in record["batches"]))
+
+
+def test_reconstruction_is_listed_beside_its_reference(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert: Target
+) -> None:
+    from gradleak.attacks.base import Finding
+
+    rows = [bert.tokenizer(text)["input_ids"] for text in ("a big dog ran", "the cat sat")]
+    monkeypatch.setattr(Tag, "run", lambda *_: [Finding(rows, [1, 0], 0.5)])
+    record = record_of(run, tmp_path, "the cat sat", "a big dog ran", "the red mat", "--batch-size", "3")
+    (batch,) = record["batches"]
+    assert batch["reconstruction"] == ["the cat sat", "a big dog ran", None]
+    assert batch["labels"] == [0, 1, None]
+    assert record["summary"]["exact"] == pytest.approx(200 / 3)
+
+
+def test_a_loss_that_is_no_number_is_null(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradleak.attacks.base import Finding
+
+    monkeypatch.setattr(Tag, "run", lambda *_: [Finding([[2, 5, 3]], [1], float("nan"))])
+    assert record_of(run, tmp_path, TEXT)["batches"][0]["loss"] is None
+
+
+def test_labels_and_their_count_come_from_the_dataset(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "data.tsv"
+    file.write_text("label\ttext\ngood\tthe cat sat\nbad\ta dog ran\nugly\ta red mat\n", encoding="utf-8")
+    record = record_of(run, tmp_path, "--dataset", file, "--take", "1:3")
+    assert record["scenario"]["num_labels"] == 3
+    assert record["scenario"]["dataset"] == f"{file} 1:3"
+    assert [batch["labels"] for batch in record["batches"]] == [[0], [2]]
+    assert [batch["reference"] for batch in record["batches"]] == [["a dog ran"], ["a red mat"]]
+
+
+def test_know_decides_what_the_attacker_is_told(run: Run, tmp_path: Path) -> None:
+    told = record_of(run, tmp_path, TEXT, "--know", "longest, batch-size,dropout,defense")["scenario"]["knowledge"]
+    assert set(told) == {"longest", "batch-size", "dropout", "defense"}
+    record = record_of(run, tmp_path, TEXT, "--know", "none")
+    assert record["scenario"]["knowledge"] == []
+    assert record["batches"][0]["notes"]
+
+
+def test_fedavg_client_is_attacked(run: Run, tmp_path: Path) -> None:
+    record = record_of(run, tmp_path, "a cat", "a dog", "--batch-size", "2", "--fedavg", "steps=4,lr=5e-5,batch=1")
+    assert record["scenario"]["client"]["fedavg"] == {"steps": 4, "lr": 5e-5, "batch": 1}
+
+
+def test_every_family_can_be_attacked(any_target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = runner(capsys, "--model", save_model(any_target, tmp_path / "model"), "--set", "steps=2", "--quiet")
+    answer = run("attack", TEXT, "--task", any_target.task, "--embeddings", "words-frozen")
+    assert (answer.code, answer.err) == (0, "")
+    assert len(answer.out.splitlines()) == 1
+
+
+def test_captured_update_gives_the_same_reconstruction_in_another_process(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str, bert: Target
+) -> None:
+    direct = record_of(run, tmp_path, TEXT, "--labels", "1", "--seed", "3", "--defense", "noise:0.001")
+    update, result = tmp_path / "update.safetensors", tmp_path / "other.json"
+    options = ("--labels", "1", "--seed", "3", "--defense", "noise:0.001", "--model", model, "--device", "cpu")
+    assert runner(capsys)("capture", TEXT, "-o", update, *options).code == 0
+    (length,) = bert.encode([TEXT]).lengths
+    known = ["--labels", "1", "--lengths", str(length), "--seed", "3", "--device", "cpu"]
+    command = [sys.executable, "-m", "gradleak", "attack", "--update", update, *known, "--set", "steps=3"]
+    answer = subprocess.run([*command, "--json", result], check=False, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "\x1b" not in answer.stdout
+    captured = read(result)
+    for key in ("reconstruction", "labels", "loss"):
+        assert captured["batches"][0][key] == direct["batches"][0][key]
+    assert captured["batches"][0]["reference"] is None
+    assert captured["batches"][0]["scores"] is None
+    assert captured["summary"].keys() == {*SCORES, "seconds"}
+    assert all(captured["summary"][name] is None for name in SCORES)
+    assert captured["model_hash"] == direct["model_hash"]
+
+
+def test_captured_update_brings_its_own_head(capsys: pytest.CaptureFixture[str], tmp_path: Path, bert: Target) -> None:
+    """The number of classes, the head's seed and the task need not be given again."""
+    bert.config.architectures = ["BertModel"]
+    model = save_model(bert, tmp_path / "model")
+    run, update = runner(capsys), tmp_path / "update.safetensors"
+    made = run("capture", TEXT, "-o", update, "--model", model, "--num-labels", "5", "--seed", "9", "--quiet")
+    assert made.code == 0
+    answer = run("attack", "--update", update, "--set", "steps=2")
+    assert (answer.code, answer.err) == (0, "")
+    assert "5 classes" in answer.out
+
+
+def test_overview_and_results_are_plain_in_a_pipe(
+    run: Run, monkeypatch: pytest.MonkeyPatch, bert: Target, model: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    answer = run("attack", TEXT, "a dog ran", "--defense", "clip:1")
+    assert "\x1b" not in answer.out
+    lines = answer.out.splitlines()
+    for part in (f"{model}: bert", bert.fingerprint[:12], "clip:1", "Deng et al. 2021", "Tag(steps=3", "batch 2 of 2"):
+        assert any(part in line for line in lines), part
+    assert any(line.startswith("attacker") and "is told labels, lengths" in line for line in lines)
+    assert any(line.startswith("private") and line.endswith(TEXT) for line in lines)
+    assert any(line.startswith("2 sentences") for line in lines)
+
+
+def test_quiet_prints_the_reconstructions_alone(run: Run, tmp_path: Path) -> None:
+    answer = run("attack", TEXT, "a dog ran", "--quiet", "--json", tmp_path / "r.json")
+    found = [text for batch in read(tmp_path / "r.json")["batches"] for text in batch["reconstruction"]]
+    assert answer.out.splitlines() == found
+
+
+def test_many_batches_are_attacked_in_groups(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    many = Tag.many
+
+    def counted(self: Tag, target: Target, updates: Sequence[Any], *rest: Any, **options: Any) -> Any:  # noqa: ANN401
+        seen.append(len(updates))
+        return many(self, target, updates, *rest, **options)
+
+    monkeypatch.setattr(Tag, "many", counted)
+    monkeypatch.setitem(running.GROUP, "cpu", 2)
+    texts = ["a cat", "a dog", "a mat", "the cat", "the dog"]
+    record = record_of(run, tmp_path, *texts)
+    assert seen == [2, 2, 1]
+    assert [batch["reference"] for batch in record["batches"]] == [[text] for text in texts]
+
+
+def test_large_updates_make_small_groups(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradleak.cli.plans import Job
+    from gradleak.exchange import Knowledge
+    from gradleak.federation import Client
+
+    job = Job(Client(bert).update([TEXT], [1]), Knowledge(), None)
+    assert running.group_size(bert, job) == 16
+    monkeypatch.setitem(running.VALUES, "cpu", 3 * job.update.num_values)
+    assert running.group_size(bert, job) == 3
+    monkeypatch.setitem(running.VALUES, "cpu", 1)
+    assert running.group_size(bert, job) == 1
+
+
+def test_interrupted_run_keeps_what_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(running.GROUP, "cpu", 1)
+    many, calls = Tag.many, iter([False, True])
+
+    def stopped(self: Tag, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        found = many(self, *arguments, **options)
+        if next(calls):
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Tag, "many", stopped)
+    answer = run("attack", "a cat", "a dog", "--json", tmp_path / "r.json")
+    assert (answer.code, answer.err) == (130, "gradleak: interrupted\n")
+    assert "interrupted: 1 of 2 batches finished" in answer.out
+    assert "step    3 of 3" in answer.out
+    record = read(tmp_path / "r.json")
+    assert record["interrupted"] is True
+    assert [batch["reference"] for batch in record["batches"]] == [["a cat"]]
+
+
+def test_json_leaves_no_other_file_behind(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    record_of(run, tmp_path / "out", TEXT)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["result.json"]

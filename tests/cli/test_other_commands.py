@@ -1,0 +1,147 @@
+"""`capture`, `list`, `demo`, `--help` and `--version`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import TEXT, read, runner, save_model
+from safetensors import safe_open
+
+from gradleak.attacks import ATTACKS, DEFAULT_ATTACK
+from gradleak.cli import demo
+from gradleak.exchange import Update
+from gradleak.federation import Client
+from gradleak.targets import Target
+from gradleak.version import __version__
+
+COMMANDS = ["demo", "attack", "capture", "list"]
+
+
+# --- capture ---------------------------------------------------------------------------------------------------------
+
+
+def test_captured_file_is_the_clients_update_and_tells_nothing_else(
+    capsys: pytest.CaptureFixture[str], bert: Target, tmp_path: Path
+) -> None:
+    file = tmp_path / "update.safetensors"
+    model = save_model(bert, tmp_path / "model")
+    options = ("--labels", "1,0", "--seed", "4", "--embeddings", "trained", "--model", model)
+    answer = runner(capsys)("capture", TEXT, "a dog ran", "-o", file, *options, "--json", tmp_path / "c.json")
+    assert (answer.code, answer.err) == (0, "")
+    loaded = Update.load(file)
+    expected = Client(bert, embeddings="trained").update([TEXT, "a dog ran"], [1, 0])
+    assert loaded.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in expected.tensors.items())
+    with safe_open(str(file), framework="pt") as opened:
+        metadata = opened.metadata()
+    names = {"name", "task", "num_labels", "seed", "fingerprint"}
+    assert metadata.keys() == {"format", "schema", "kind", *(f"target.{name}" for name in names)}
+    assert b"cat sat" not in file.read_bytes()
+    assert f"{len(loaded.tensors)} tensors, {loaded.num_values:,} values" in answer.out
+    record = read(tmp_path / "c.json")
+    assert (record["tensors"], record["bytes"]) == (len(loaded.tensors), file.stat().st_size)
+
+
+def test_captured_fedavg_update_is_a_difference(
+    capsys: pytest.CaptureFixture[str], bert: Target, tmp_path: Path
+) -> None:
+    file = tmp_path / "update.safetensors"
+    model = save_model(bert, tmp_path / "model")
+    options = ("--fedavg", "steps=2,lr=0.01", "--defense", "sign", "--model", model, "--quiet")
+    answer = runner(capsys)("capture", TEXT, "-o", file, *options)
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    loaded = Update.load(file)
+    assert (loaded.kind, loaded.steps, loaded.learning_rate) == ("difference", 2, 0.01)
+    assert set(torch.cat([t.flatten() for t in loaded.tensors.values()]).unique().tolist()) <= {-1.0, 0.0, 1.0}
+
+
+# --- list ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["attacks", "models", "datasets", "defenses"])
+def test_list_shows_every_name_plainly_in_a_pipe(capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str) -> None:
+    run = runner(capsys)
+    answer = run("list", kind, "--json", tmp_path / "list.json")
+    assert (answer.code, answer.err) == (0, "")
+    names = [row["name"] for row in read(tmp_path / "list.json")]  # type: ignore[index]
+    assert [line.split()[0] for line in answer.out.splitlines()[1:]] == names
+    assert "\x1b" not in answer.out
+    assert run("list", kind, "--quiet").out.splitlines() == names
+
+
+def test_list_attacks_marks_the_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    runner(capsys)("list", "attacks", "--json", tmp_path / "list.json")
+    rows: list[dict[str, object]] = read(tmp_path / "list.json")  # type: ignore[assignment]
+    assert {row["name"] for row in rows} == set(ATTACKS)
+    assert [row["name"] for row in rows if row["default"]] == [DEFAULT_ATTACK]
+
+
+def test_list_studies_says_that_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner(capsys)("list", "studies").out == "there are no studies yet\n"
+
+
+# --- demo ------------------------------------------------------------------------------------------------------------
+
+
+def test_demo_tells_its_story(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(demo.SETTINGS, "steps", "3")
+    threads = torch.get_num_threads()
+    answer = runner(capsys)("demo", "--json", tmp_path / "demo.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert torch.get_num_threads() == threads
+    record = read(tmp_path / "demo.json")
+    (batch,) = record["batches"]
+    assert f"  {demo.SENTENCE}\n" in answer.out
+    assert " tensors, " in answer.out
+    assert f"reconstruction  {batch['reconstruction'][0]}\n" in answer.out
+    assert "ROUGE-1" in answer.out
+    assert record["model"] == "tiny"
+    quiet = runner(capsys)("demo", "--quiet", "--text", "my father lost his money")
+    assert len(quiet.out.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_demo_reads_the_words_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert runner(capsys)("demo", "--json", tmp_path / "demo.json").code == 0
+    assert read(tmp_path / "demo.json")["summary"]["rouge1"] >= 80
+    assert time.monotonic() - started < 240  # a minute on two free cores
+
+
+# --- help and version ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=["gradleak", *COMMANDS])
+def test_help_has_an_example_and_imports_no_torch(command: list[str]) -> None:
+    code = (
+        "import sys; from gradleak.cli import main; "
+        f"assert main([*{command}, '--help']) == 0; "
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    )
+    started = time.monotonic()
+    answer = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert time.monotonic() - started < 2
+    assert f"Example: gradleak {' '.join(command) or 'demo'}" in answer.stdout
+
+
+def test_every_command_takes_json_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        answer = runner(capsys)(command, "--help")
+        assert "--json" in answer.out
+        assert "--quiet" in answer.out
+
+
+def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner(capsys)("--version").out == f"gradleak {__version__}\n"
+    from gradleak.cli import main
+
+    assert main([]) == 0
+    assert "Usage: gradleak" in capsys.readouterr().out
