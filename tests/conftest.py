@@ -65,7 +65,12 @@ def small_target(
 ) -> Target:
     """Return a target of a few thousand parameters whose weights come from the seed."""
     tokenizer = small_tokenizer(special=family != "gpt2")
-    settings = {"vocab_size": len(tokenizer), "max_position_embeddings": 40, "pad_token_id": 0, "num_labels": num_labels}
+    settings = {
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 40,
+        "pad_token_id": 0,
+        "num_labels": num_labels,
+    }
     config = AutoConfig.for_model(family, **settings, **SMALL[family] | changes)
     with torch.random.fork_rng():
         model = _build(config, task)

@@ -33,7 +33,7 @@ def runner(capsys: pytest.CaptureFixture[str], *always: str) -> Run:
 
     def run(command: str, *arguments: str | Path) -> Answer:
         capsys.readouterr()  # what came before is not the command's
-        code = main([command, *map(str, arguments), *always])
+        code = main([command, *always, *map(str, arguments)])
         captured = capsys.readouterr()
         return Answer(code, captured.out, captured.err)
 

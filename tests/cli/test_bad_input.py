@@ -52,7 +52,7 @@ SHARED = {  # options of attack and capture alike
     "device number": (["--device", "cpu:x"], "unknown device 'cpu:x'; did you mean 'cpu'?"),
     "embeddings": (
         ["--embeddings", "word-frozen"],
-        "unknown embeddings setting 'word-frozen'; did you mean 'words-frozen'?",
+        "'word-frozen'; did you mean 'words-frozen'?",
     ),
     "defense": (["--defense", "nose:1"], "unknown defense 'nose'; did you mean 'noise'?"),
     "defense value": (["--defense", "prune:7"], "defense prune takes a share"),
@@ -74,7 +74,7 @@ SHARED = {  # options of attack and capture alike
     "option": (["--modl", "tiny"], "No such option: --modl"),
     "json folder": (
         ["--json", "nowhere/result.json"],
-        "nowhere/result.json cannot be written: there is no folder nowhere",
+        "cannot be written: there is no folder nowhere",
     ),
     "json is a folder": (["--json", "."], ". is a folder"),
 }

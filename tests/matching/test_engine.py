@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TARGET_KINDS, small_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import oracle
 from torch import Tensor, nn
 
+from conftest import TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.federation import Client
 from gradleak.matching import L1, L2, L2L1, Candidates, Cosine, Distance, Matcher, Sign, SquaredL2, select_parameters
@@ -39,7 +39,9 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 TEXTS = ["the cat sat on a mat", "a big red dog", "the dog ran", "b c d e f g h"]
 
 
-def observe(target: Target, victims: int = 1, *, embeddings: str = "trained", prune: bool = False) -> list[dict[str, Tensor]]:
+def observe(
+    target: Target, victims: int = 1, *, embeddings: str = "trained", prune: bool = False
+) -> list[dict[str, Tensor]]:
     """Return gradients of different private batches."""
     client = Client(target, embeddings=embeddings, seed=7)  # type: ignore[arg-type]
     rows = [client.update(TEXTS[v : v + 2]).gradient() for v in range(victims)]
@@ -128,7 +130,11 @@ def test_any_shape_of_call_equals_autograd(data: st.DataObject) -> None:
     family, task = data.draw(st.sampled_from(TARGET_KINDS))
     distance = data.draw(st.sampled_from(DISTANCES))
     heads = data.draw(st.sampled_from([1, 2, 4]))
-    size = {"n_head": heads} if family == "gpt2" else {"n_heads" if family == "distilbert" else "num_attention_heads": heads}
+    size = (
+        {"n_head": heads}
+        if family == "gpt2"
+        else {"n_heads" if family == "distilbert" else "num_attention_heads": heads}
+    )
     target = small_target(family, task, num_labels=data.draw(st.integers(2, 4)), dtype=torch.float64, **size)
     shape = tuple(data.draw(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(4, 8))))
     observed = observe(target, victims=shape[0], prune=distance.kept_only)

@@ -3,7 +3,6 @@
 To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, and add `@register`.
 """
 
-
 from gradleak.attacks.base import ATTACKS, Attack, Finding, Victim, find_attack, register
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.tag import Tag

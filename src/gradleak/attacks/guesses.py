@@ -1,7 +1,7 @@
 """Guesses at private batches as continuous embeddings: where tokens may stand, and back to the vocabulary.
 
-Shared by all attacks that optimise embeddings. Leading dimensions are `[victims, starts, sequences, tokens]`; a start is
-one of several attempts at the same victim, which may differ in the lengths they assume.
+Shared by all attacks that optimise embeddings. Leading dimensions are `[victims, starts, sequences, tokens]`; a start
+is one of several attempts at the same victim, which may differ in the lengths they assume.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from gradleak.attacks.base import register
 from gradleak.attacks.dlg import Dlg
-from gradleak.matching import Distance, L2L1
+from gradleak.matching import L2L1, Distance
 
 
 @register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -137,9 +137,9 @@ def _refuse_what_is_no_safetensors(path: Path) -> None:
         raise GradleakError(f"{path} looks like a pickle, which can run code; save the update as safetensors")
 
 
-def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, object]:
+def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, Any]:
     try:
-        fields: dict[str, object] = {"kind": metadata.get("kind", "gradient")}
+        fields: dict[str, Any] = {"kind": metadata.get("kind", "gradient")}
         if fields["kind"] not in ("gradient", "difference"):
             raise ValueError(metadata["kind"])
         if fields["kind"] == "difference":

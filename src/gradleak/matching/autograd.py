@@ -36,7 +36,7 @@ def autograd_gradients(
             gradients = _gradients(target, one, {name: parameters[name] for name in names})
             for name, gradient in gradients.items():
                 found[name].append(gradient * factor)
-    return {name: torch.stack(rows).unflatten(0, (victims, count)) for name, rows in found.items()}
+    return {name: torch.stack(rows).view(victims, count, *rows[0].shape) for name, rows in found.items()}
 
 
 def _gradients(target: Target, batch: Candidates, parameters: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -6,8 +6,8 @@ thousand times larger, is never built:
 
     ⟨dW, G⟩ = Σ_k rows_k · G columns_k          ‖dW‖² = Σ_{k,l} (rows_k · rows_l)(columns_k · columns_l)
 
-Leading dimensions are always `[victims, candidates]`. Sums end in float64: where a candidate is nearly right, a distance
-is a small difference of large sums.
+Leading dimensions are always `[victims, candidates]`. Sums end in float64: where a candidate is nearly right, a
+distance is a small difference of large sums.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ Factor = LowRank | Rows | Dense
 def combine(factors: Sequence[Factor]) -> list[Factor]:
     """Merge the contributions that a parameter gets from its several uses, as far as they are of one kind."""
     if any(isinstance(factor, Dense) for factor in factors):
-        return [Dense(torch.stack([factor.dense() for factor in factors]).sum(dim=0))] if len(factors) > 1 else [*factors]
+        return (
+            [Dense(torch.stack([factor.dense() for factor in factors]).sum(dim=0))] if len(factors) > 1 else [*factors]
+        )
     low_rank = [factor for factor in factors if isinstance(factor, LowRank)]
     rows = [factor for factor in factors if isinstance(factor, Rows)]
     merged: list[Factor] = []
@@ -164,6 +166,8 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
 
 def _sum(products: Tensor) -> Tensor:
     """Sum over all but `[victims, candidates]`: rows as they are, for speed, and the rows' sums in float64."""
-    return products.sum(dim=-1).flatten(2).sum(dim=2, dtype=torch.float64) if products.ndim > 3 else (
-        products.sum(dim=-1, dtype=torch.float64)
+    return (
+        products.sum(dim=-1).flatten(2).sum(dim=2, dtype=torch.float64)
+        if products.ndim > 3
+        else (products.sum(dim=-1, dtype=torch.float64))
     )

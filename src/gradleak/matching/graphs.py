@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class GraphCache:
     def __init__(self) -> None:
         self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
         self._seen: set[Hashable] = set()
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     def clear(self) -> None:
         """Forget all recordings, and give their memory back."""
@@ -71,10 +72,10 @@ class GraphCache:
         return function(candidates) if recorded is None else recorded.replay(candidates)
 
 
-def _record(function: Function, candidates: Candidates, pool: tuple[int, int]) -> _Recorded | None:
+def _record(function: Function, candidates: Candidates, pool: Any) -> _Recorded | None:  # noqa: ANN401
     """Record a call; None if it does something that cannot be recorded."""
     inputs = candidates.copy()
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP_CALLS):

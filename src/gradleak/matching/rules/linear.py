@@ -11,7 +11,7 @@ from gradleak.matching.rules.registry import Use, rule
 
 @rule(nn.Linear)
 def linear(layer: nn.Linear, use: Use) -> dict[str, Factor]:
-    """dW = Σ δ ⊗ a, db = Σ δ."""
+    """Gradients are dW = Σ δ ⊗ a and db = Σ δ."""
     inputs, gradients = use.by_candidate(use.inputs), use.by_candidate(use.gradients)
     factors: dict[str, Factor] = {"weight": LowRank(gradients, inputs)}
     if layer.bias is not None:
@@ -21,6 +21,6 @@ def linear(layer: nn.Linear, use: Use) -> dict[str, Factor]:
 
 @rule(Conv1D)
 def conv1d(layer: Conv1D, use: Use) -> dict[str, Factor]:
-    """dW = Σ a ⊗ δ, db = Σ δ."""
+    """Gradients are dW = Σ a ⊗ δ and db = Σ δ."""
     inputs, gradients = use.by_candidate(use.inputs), use.by_candidate(use.gradients)
     return {"weight": LowRank(inputs, gradients), "bias": Dense(gradients.sum(dim=2))}

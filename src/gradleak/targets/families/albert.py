@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -26,10 +26,10 @@ class Albert(Family):
 
     def layers(self, model: nn.Module) -> list[Layer]:
         """The stored layers: each is used several times in a forward pass."""
-        groups = model.get_submodule("albert.encoder.albert_layer_groups")
+        groups: Any = model.get_submodule("albert.encoder.albert_layer_groups")
         return [
             self._layer(f"albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}")
-            for group, module in enumerate(groups)  # type: ignore[arg-type, var-annotated]
+            for group, module in enumerate(groups)
             for inner in range(len(module.albert_layers))
         ]
 

@@ -27,16 +27,12 @@ class Gpt2(Family):
     def layers(self, model: nn.Module) -> list[Layer]:
         """The decoder's blocks; `c_attn` holds query, key and value side by side."""
         blocks: Any = model.get_submodule("transformer.h")
-        return [
-            self._layer(f"transformer.h.{index}", block.attn.embed_dim)
-            for index, block in enumerate(blocks)
-        ]
+        return [self._layer(f"transformer.h.{index}", block.attn.embed_dim) for index, block in enumerate(blocks)]
 
     @staticmethod
     def _layer(prefix: str, width: int) -> Layer:
         query, key, value = (
-            Projection(f"{prefix}.attn.c_attn", slice(part * width, (part + 1) * width), True)
-            for part in range(3)
+            Projection(f"{prefix}.attn.c_attn", slice(part * width, (part + 1) * width), True) for part in range(3)
         )
         return Layer(
             query=query,
@@ -58,9 +54,7 @@ class Gpt2(Family):
         causal = additive_mask(mask, embeddings).expand(-1, -1, tokens, -1)
         causal = causal.masked_fill(later, torch.finfo(embeddings.dtype).min)
         decoder: Any = model.get_submodule("transformer")
-        hidden = decoder(
-            inputs_embeds=embeddings, attention_mask=causal, use_cache=False
-        ).last_hidden_state
+        hidden = decoder(inputs_embeds=embeddings, attention_mask=causal, use_cache=False).last_hidden_state
         if task == "causal-lm":
             return model.get_submodule("lm_head")(hidden)
         last = mask.sum(dim=1) - 1

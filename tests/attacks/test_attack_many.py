@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+import torch
+from conftest import TARGET_KINDS, small_target
+
+from gradleak.attacks import Dlg, Tag
+from gradleak.exchange import Knowledge, Reconstruction, Update
+from gradleak.federation import Client
+from gradleak.targets import Target, Task
+
+EQUAL = [["the cat sat"], ["big red dog"], ["a mat ."]]
+DIFFERENT = [["cat"], ["the big red dog sat on a mat"], ["dog ran"]]
+BATCHES = [["cat", "the dog ran"], ["a big mat"], ["dog ran on a red mat", "the"]]
+ATTACKS = [Dlg(steps=3, lr=0.01), Tag(steps=3, lr=0.01)]
+
+every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=["dlg", "tag"])
+
+
+def victims(target: Target, batches: Sequence[Sequence[str]]) -> tuple[list[Update], list[Knowledge]]:
+    labels = [[(i + j) % 2 for j in range(len(texts))] for i, texts in enumerate(batches)]
+    updates = [Client(target).update(texts, given) for texts, given in zip(batches, labels, strict=True)]
+    known = [
+        Knowledge(labels=given if target.task == "classification" else None, lengths=target.encode(texts).lengths)
+        for texts, given in zip(batches, labels, strict=True)
+    ]
+    return updates, known
+
+
+def assert_alike(found: Reconstruction, expected: Reconstruction) -> None:
+    assert found.token_ids == expected.token_ids
+    assert found.labels == expected.labels
+    assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+    assert found.notes == expected.notes
+    assert [g.step for g in found.history] == [g.step for g in expected.history]
+    assert [g.loss for g in found.history] == pytest.approx([g.loss for g in expected.history], rel=1e-4)
+
+
+@every_attack
+@pytest.mark.parametrize("batches", [EQUAL, DIFFERENT, BATCHES], ids=["equal-lengths", "lengths", "batch-sizes"])
+@pytest.mark.parametrize(("family", "task"), [kind for kind in TARGET_KINDS if kind[0] in ("bert", "gpt2")])
+def test_victims_attacked_together_give_what_they_give_alone(
+    attack: Dlg, batches: list[list[str]], family: str, task: Task
+) -> None:
+    batches = [[text + " ." for text in texts] for texts in batches]  # a language model needs two tokens
+    target = small_target(family, task, dtype=torch.float64)
+    updates, known = victims(target, batches)
+    together = attack.many(target, updates, known, seed=5)
+    for result, update, facts in zip(together, updates, known, strict=True):
+        assert_alike(result, attack(target, update, facts, seed=5))
+
+
+@every_attack
+def test_the_order_of_victims_does_not_matter(attack: Dlg) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    updates, known = victims(target, DIFFERENT)
+    forward = attack.many(target, updates, known)
+    backward = attack.many(target, updates[::-1], known[::-1])
+    for one, other in zip(forward, backward[::-1], strict=True):
+        assert_alike(one, other)
+
+
+def test_victims_that_sent_different_parameters_are_attacked_in_one_call(bert: Target) -> None:
+    frozen, trained = (Client(bert, embeddings=e).update(["the cat"], [1]) for e in ("frozen", "trained"))
+    known = Knowledge(labels=[1], lengths=[4])
+    results = Dlg(steps=2).many(bert, [frozen, trained, frozen], [known] * 3)
+    assert [result.token_ids[0][0] for result in results] == [2, 2, 2]
+    assert [len(result.token_ids[0]) for result in results] == [4, 4, 4]
+
+
+def test_what_one_victims_attacker_is_told_is_not_lost_beside_one_who_knows_less(bert: Target) -> None:
+    updates, known = victims(bert, [["cat", "the dog ran"], ["a big mat", "dog"]])
+    poorer = dataclasses.replace(known[1], labels=None, batch_size=2)
+    for order in ([0, 1], [1, 0]):
+        facts = [known[0], poorer]
+        results = Dlg(steps=3).many(bert, [updates[i] for i in order], [facts[i] for i in order])
+        told, searched = (results[order.index(i)] for i in (0, 1))
+        assert told.labels == known[0].labels
+        alone = Dlg(steps=3)(bert, updates[0], known[0])
+        assert told.history[0].loss == pytest.approx(alone.history[0].loss, rel=1e-4)
+        assert "labels searched together with the embeddings" in searched.notes
+
+
+def test_no_victims_give_no_results(bert: Target) -> None:
+    assert Dlg().many(bert, [], []) == []
+
+
+def test_as_much_must_be_known_as_there_are_updates(bert: Target) -> None:
+    updates, known = victims(bert, EQUAL)
+    with pytest.raises(ValueError, match="zip"):
+        Dlg(steps=1).many(bert, updates, known[:2])

@@ -1,0 +1,346 @@
+"""One table of attacks drives these tests: a new attack joins them with one line in QUICK."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import TARGET_KINDS, small_target
+
+from gradleak.attacks import ATTACKS, DEFAULT_ATTACK, Attack, Dlg, Tag, find_attack
+from gradleak.attacks.base import NEEDS
+from gradleak.attacks.guesses import impossible_words
+from gradleak.errors import GradleakError
+from gradleak.exchange import FACTS, Knowledge, Progress, Reconstruction, Update
+from gradleak.federation import Client, FedAvg
+from gradleak.targets import Target, Task
+from gradleak.version import __version__
+
+QUICK: dict[str, dict[str, str]] = {
+    "dlg": {"steps": "3"},
+    "tag": {"steps": "3"},
+}
+"""Settings that make an attack take a moment."""
+
+TEXTS = ["the cat sat on a mat", "dog ran"]
+LABELS = [1, 0]
+
+every_attack = pytest.mark.parametrize("attack", list(QUICK))
+every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+
+
+def quick(name: str) -> Attack:
+    return find_attack(name).with_settings(settings=QUICK[name])
+
+
+def captured(target: Target, **client: Any) -> tuple[Update, Knowledge]:  # noqa: ANN401
+    labels = LABELS if target.task == "classification" else None
+    known = Knowledge(labels=labels, lengths=target.encode(TEXTS).lengths)
+    return Client(target, **{"embeddings": "trained"} | client).update(TEXTS, labels), known
+
+
+def timeless(result: Reconstruction) -> Reconstruction:
+    return dataclasses.replace(result, seconds=0.0)
+
+
+# --- every attack on every kind of target --------------------------------------------------------------------------
+
+
+@every_attack
+@every_kind
+def test_a_reconstruction_has_the_right_shape_and_says_where_it_comes_from(
+    attack: str, family: str, task: Task
+) -> None:
+    target = small_target(family, task)
+    update, known = captured(target)
+    result = quick(attack)(target, update, known, seed=4)
+    assert tuple(map(len, result.token_ids)) == known.lengths
+    assert result.texts == tuple(target.decode(ids) for ids in result.token_ids)
+    assert result.labels == (known.labels if task == "classification" else None)
+    assert math.isfinite(result.loss)
+    assert result.loss >= 0
+    assert result.seconds > 0
+    assert (result.attack, result.seed, result.version) == (attack, 4, __version__)
+    assert result.model_hash == target.fingerprint
+    assert result.settings == dataclasses.asdict(quick(attack))
+    assert result.tokenizer is target.tokenizer
+
+
+@every_attack
+@every_kind
+def test_special_tokens_stand_at_their_places_and_nowhere_else(attack: str, family: str, task: Task) -> None:
+    target = small_target(family, task)
+    update, known = captured(target)
+    before, after = target.special_tokens
+    for ids in quick(attack)(target, update, known).token_ids:
+        inner = ids[len(before) : len(ids) - len(after)]
+        assert ids == (*before, *inner, *after)
+        assert not set(inner) & set(impossible_words(target).tolist())
+
+
+@every_attack
+@every_kind
+def test_the_same_seed_gives_the_same_result_and_another_seed_another_start(
+    attack: str, family: str, task: Task
+) -> None:
+    target = small_target(family, task)
+    update, known = captured(target)
+    first, again, other = (quick(attack)(target, update, known, seed=seed) for seed in (1, 1, 2))
+    assert timeless(first) == timeless(again)
+    assert first.history[0].loss != other.history[0].loss
+
+
+@every_attack
+@every_kind
+def test_an_attack_leaves_target_update_and_random_state_alone(attack: str, family: str, task: Task) -> None:
+    target = small_target(family, task)
+    update, known = captured(target)
+    tensors = {name: tensor.clone() for name, tensor in update.tensors.items()}
+    weights = {name: parameter.clone() for name, parameter in target.parameters.items()}
+    state = torch.get_rng_state()
+    quick(attack)(target, update, known)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not target.model.training
+    assert not any(parameter.requires_grad for parameter in target.parameters.values())
+    assert all(torch.equal(weights[name], parameter) for name, parameter in target.parameters.items())
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in update.tensors.items())
+
+
+@every_attack
+@pytest.mark.parametrize("embeddings", ["frozen", "words-frozen", "trained"])
+def test_attacks_take_what_each_kind_of_client_sends(attack: str, embeddings: str) -> None:
+    target = small_target("bert")
+    update, known = captured(target, embeddings=embeddings)
+    assert math.isfinite(quick(attack)(target, update, known).loss)
+
+
+@every_attack
+def test_a_weight_difference_is_attacked_like_its_gradient(attack: str) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    gradient, known = captured(target)
+    difference, _ = captured(target, fedavg=FedAvg(steps=1, lr=0.01))
+    left, right = (quick(attack)(target, update, known) for update in (gradient, difference))
+    assert left.texts == right.texts
+    assert left.loss == pytest.approx(right.loss, rel=1e-6)
+
+
+@every_attack
+def test_an_update_in_another_precision_is_taken(attack: str, bert: Target) -> None:
+    update, known = captured(bert)
+    expected = quick(attack)(bert, update, known)
+    found = quick(attack)(bert, update.to("cpu", torch.float64), known)
+    assert timeless(found) == timeless(expected)
+
+
+@every_attack
+def test_a_listener_hears_of_the_end_and_changes_nothing(attack: str, bert: Target) -> None:
+    update, known = captured(bert)
+    heard: list[Progress] = []
+    result = quick(attack)(bert, update, known, listener=heard.append)
+    assert timeless(result) == timeless(quick(attack)(bert, update, known))
+    assert heard
+    assert heard[-1].step == heard[-1].total
+    assert all(len(progress.texts) == len(TEXTS) for progress in heard)
+
+
+@every_attack
+def test_the_history_goes_forward_and_losses_only_fall(attack: str, bert: Target) -> None:
+    update, known = captured(bert)
+    history = quick(attack)(bert, update, known).history
+    assert history
+    assert [glimpse.step for glimpse in history] == sorted({glimpse.step for glimpse in history})
+    losses = [glimpse.loss for glimpse in history]
+    assert losses == sorted(losses, reverse=True)
+    assert all(len(glimpse.texts) == len(TEXTS) for glimpse in history)
+
+
+# --- what an attack declares ---------------------------------------------------------------------------------------
+
+
+def test_every_attack_is_in_the_table_of_these_tests() -> None:
+    assert set(QUICK) == set(ATTACKS)
+
+
+def test_the_default_attack_is_one_of_them() -> None:
+    assert DEFAULT_ATTACK in ATTACKS
+
+
+@every_attack
+def test_an_attack_declares_its_name_paper_needs_and_assumptions(attack: str) -> None:
+    kind = find_attack(attack)
+    assert kind.name == attack
+    assert kind.paper
+    assert kind.__doc__
+    assert set(kind.needs) <= set(NEEDS)
+    assert set(kind.assumes) <= set(FACTS)
+
+
+@every_attack
+def test_presets_are_valid_and_the_papers_values_are_the_defaults(attack: str) -> None:
+    kind = find_attack(attack)
+    assert {"paper", "fast"} <= set(kind.presets)
+    assert kind.with_settings() == kind.with_settings("paper") == kind(**kind.presets["paper"])
+    for preset, settings in kind.presets.items():
+        built = kind.with_settings(preset)
+        assert {key: getattr(built, key) for key in settings} == settings
+        texts = {key: str(value) for key, value in settings.items()}
+        assert kind.with_settings(settings=texts) == kind.with_settings(preset), "presets can be typed by hand too"
+
+
+def test_the_papers_values_of_dlg_and_tag_are_those_of_lamps_appendix() -> None:
+    for attack in (Dlg(), Tag()):
+        assert (attack.steps, attack.lr, attack.optimizer, attack.clip) == (2500, 0.1, "adam", 0.0)
+        large = type(attack).with_settings("large")
+        assert (large.steps, large.optimizer, large.linear, large.clip) == (10_000, "adamw", True, 1.0)
+    assert Tag().alpha == 0.01
+    assert Tag.with_settings("large").lr == 0.01
+
+
+@every_attack
+def test_repr_shows_every_setting(attack: str) -> None:
+    built = quick(attack)
+    for field in dataclasses.fields(built):
+        assert f"{field.name}={getattr(built, field.name)!r}" in repr(built)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("tg", "unknown attack 'tg'; did you mean 'tag'"), ("DLG", "did you mean 'dlg'"), ("zzz", "known: .*dlg.*tag")],
+)
+def test_an_unknown_attack_says_what_is_near(name: str, message: str) -> None:
+    with pytest.raises(GradleakError, match=message):
+        find_attack(name)
+
+
+# --- settings as text ----------------------------------------------------------------------------------------------
+
+
+def test_settings_given_as_text_are_read_by_their_kind() -> None:
+    texts = {"steps": "7", "lr": "1e-2", "linear": "True", "optimizer": "adamw", "clip": "2"}
+    assert Dlg.with_settings(settings=texts) == Dlg(steps=7, lr=0.01, linear=True, optimizer="adamw", clip=2.0)
+    assert Dlg.with_settings("large", {"linear": "no", "steps": "5"}).linear is False
+    assert Dlg.with_settings("large", {"steps": "5"}).clip == 1.0
+    assert isinstance(Dlg.with_settings(settings=texts).clip, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("1", True), ("YES", True), ("false", False), ("0", False), ("No", False)],
+)
+def test_truth_can_be_written_in_several_ways(text: str, value: bool) -> None:
+    assert Dlg.with_settings(settings={"linear": text}).linear is value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("steps", "many", "setting steps takes a whole number, not 'many'"),
+        ("steps", "1.5", "setting steps takes a whole number, not '1.5'"),
+        ("steps", "-1", "steps"),
+        ("lr", "fast", "setting lr takes a number, not 'fast'"),
+        ("lr", "nan", "lr"),
+        ("linear", "perhaps", "setting linear takes true or false, not 'perhaps'"),
+        ("optimizer", "sgd", "optimizer.*adam"),
+        ("lengths_kept", "0", "lengths_kept"),
+        ("longest_tried", "0", "longest_tried"),
+        ("step", "3", "unknown setting of dlg 'step'; did you mean 'steps'"),
+        ("name", "3", "unknown setting of dlg 'name'"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_one_line(key: str, text: str, message: str) -> None:
+    with pytest.raises(GradleakError, match=message) as caught:
+        Dlg.with_settings(settings={key: text})
+    assert "\n" not in str(caught.value)
+
+
+@every_attack
+def test_an_unknown_preset_says_what_is_near(attack: str) -> None:
+    with pytest.raises(GradleakError, match=f"unknown preset of {attack} 'papers'; did you mean 'paper'"):
+        find_attack(attack).with_settings("papers")
+
+
+# --- what is checked before anything runs --------------------------------------------------------------------------
+
+
+class Unstartable(Dlg):
+    """An attack that must not be started."""
+
+    def run(self, *_: object) -> Any:  # type: ignore[override]  # noqa: ANN401
+        raise AssertionError("the attack was started")
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_an_update_that_lacks_what_the_attack_needs_is_refused_before_it_starts(bert: Target, together: bool) -> None:
+    whole, known = captured(bert)
+    only_words = whole.with_tensors({n: t for n, t in whole.tensors.items() if n in bert.embedding_parameters})
+    with pytest.raises(GradleakError, match="dlg needs gradients of layers; this update has none"):
+        if together:
+            Unstartable().many(bert, [whole, only_words], [known, known])
+        else:
+            Unstartable()(bert, only_words, known)
+
+
+@every_kind
+def test_needs_are_seen_in_what_each_kind_of_client_sends(family: str, task: Task) -> None:
+    target = small_target(family, task)
+    for embeddings, words in (("trained", True), ("words-frozen", False), ("frozen", False)):
+        update, _ = captured(target, embeddings=embeddings)
+        assert NEEDS["word-embedding gradients"](target, update) is words
+        assert NEEDS["attention gradients"](target, update)
+        assert NEEDS["gradients of layers"](target, update)
+    if task == "classification":
+        head = Update({f"{target.classifier}.weight": torch.zeros(1)})
+        assert NEEDS["classifier gradients"](target, head)
+        assert not NEEDS["attention gradients"](target, head)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"lengths": [8, 2]}, "a length of 2 tokens is not possible"),  # [CLS] and [SEP] alone
+        ({"lengths": [41, 4]}, "a length of 41 tokens is not possible"),
+        ({"lengths": [0, 4]}, "a length of 0 tokens"),
+        ({"labels": [1, 2]}, "label 2 is not one of 2"),
+        ({"labels": [-1, 0]}, "label -1 is not one of 2"),
+        ({"longest": 41}, "a length of 41 tokens is not possible"),
+        ({"longest": 2}, "a length of 2 tokens is not possible"),
+    ],
+    ids=str,
+)
+def test_knowledge_that_cannot_be_true_is_refused_before_it_starts(
+    bert: Target, facts: dict[str, Any], message: str
+) -> None:
+    update, _ = captured(bert, embeddings="frozen")
+    with pytest.raises(GradleakError, match=message):
+        Unstartable()(bert, update, Knowledge(**facts))
+
+
+def test_an_update_that_does_not_fit_is_refused_before_it_starts(bert: Target) -> None:
+    update, known = captured(small_target("bert", seed=1))
+    with pytest.raises(GradleakError, match="other weights"):
+        Unstartable()(bert, update, known)
+    spoiled = update.with_tensors({**update.tensors, "classifier.bias": torch.tensor([math.nan, 0.0])})
+    with pytest.raises(GradleakError, match="NaN or Inf"):
+        Unstartable()(bert, spoiled, known)
+
+
+# --- the loss is what it is said to be -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("embeddings", ["frozen", "trained"])
+def test_the_loss_is_the_distance_of_the_recovered_texts_gradient(embeddings: str) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    update, known = captured(target, embeddings=embeddings)
+    results = {"dlg": quick("dlg")(target, update, known), "tag": quick("tag")(target, update, known)}
+    for name, result in results.items():
+        again = Client(target, embeddings=embeddings).update(result.texts, result.labels)  # type: ignore[arg-type]
+        differences = [
+            update.tensors[parameter] - tensor
+            for parameter, tensor in again.tensors.items()
+            if parameter not in target.word_parameters and not parameter.endswith("key.bias")
+        ]
+        expected = sum(d.square().sum() + (0.01 * d.abs().sum() if name == "tag" else 0.0) for d in differences)
+        assert result.loss == pytest.approx(float(expected), rel=1e-6)
