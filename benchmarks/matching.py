@@ -53,9 +53,8 @@ def main() -> None:
     device = resolve_device(arguments.device)
     distance = DISTANCES[arguments.distance]()
     print(f"{_machine(device)}; {arguments.distance} distance; {CANDIDATES} candidates to score")
-    print(
-        f"{'target':<12}{'tokens':>7}{'task':>7}{'victims':>9}{'loop s':>10}{'engine s':>10}{'ratio':>8}{'peak MiB':>10}"
-    )
+    heads = ("tokens", 7), ("task", 7), ("victims", 9), ("loop s", 10), ("engine s", 10), ("ratio", 8), ("peak MiB", 10)
+    print(f"{'target':<12}" + "".join(f"{head:>{width}}" for head, width in heads))
     rows: list[Row] = []
     for name in arguments.targets.split(","):
         target = _load(name, device)
