@@ -16,6 +16,8 @@ from gradleak.errors import GradleakError
 from gradleak.federation import Client
 from gradleak.matching import L1, L2, L2L1, Candidates, Cosine, Distance, Matcher, Sign, SquaredL2, select_parameters
 from gradleak.matching import engine as engine_module
+from gradleak.matching import sums as sums_module
+from gradleak.matching.memory import candidates_at_once
 from gradleak.targets import Target, Task
 from gradleak.targets.dropout import dropout_sites
 
@@ -310,3 +312,50 @@ def test_layers_without_a_rule_fall_back_to_autograd(bert: Target) -> None:
     _, gradients = Matcher(custom, observed, Cosine(), names).gradients(soft)
     slopes = torch.autograd.grad(oracle(custom, observed, Cosine(), soft, names).sum(), soft.inputs)
     assert close(gradients["inputs"], slopes[0], torch.float64)
+
+
+def test_entries_that_are_built_again_give_the_same_gradients(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = bert.to(dtype=torch.float64)
+    observed = observe(target, embeddings="frozen")
+    base = draw(target, (1, 3, 2, 5), seed=1, embedded=True)
+    candidates = Candidates(base.inputs.requires_grad_(), base.mask, base.labels)
+    kept = Matcher(target, observed, L2L1()).gradients(candidates)
+    monkeypatch.setattr(sums_module, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(sums_module, "MOST_ENTRIES", 1)
+    rebuilt = Matcher(target, observed, L2L1()).gradients(candidates)
+    assert close(rebuilt[0], kept[0], torch.float64)
+    assert close(rebuilt[1]["inputs"], kept[1]["inputs"], torch.float64)
+
+
+def test_memory_counts_what_grows_with_candidates_alone(bert: Target) -> None:
+    one = Matcher(bert, observe(bert), Cosine())
+    many = Matcher(bert, observe(bert, victims=3), Cosine())
+    one(draw(bert, (1, 2, 1, 5), seed=0))
+    many(draw(bert, (3, 2, 1, 5), seed=0))
+    assert one._room.keys() == many._room.keys()
+    small, large = (candidates_at_once(torch.device("cpu"), size, 1) for size in (1e12, 1e6))
+    assert small == 1
+    assert large > 100
+
+
+def test_running_out_of_memory_halves_what_is_taken_at_once(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = observe(bert)
+    candidates = draw(bert, (1, 9, 1, 5), seed=0)
+    expected = Matcher(bert, observed, Cosine())(candidates)
+    matcher = Matcher(bert, observed, Cosine())
+    honest = matcher._distances
+
+    def cramped(part: Candidates, victims: slice) -> Tensor:
+        if part.shape[1] > 2:
+            raise torch.OutOfMemoryError
+        return honest(part, victims)
+
+    monkeypatch.setattr(matcher, "_distances", cramped)
+    assert close(matcher(candidates), expected, torch.float32)
+
+    def never(part: Candidates, victims: slice) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(matcher, "_distances", never)
+    with pytest.raises(GradleakError, match="does not fit"):
+        matcher(candidates)

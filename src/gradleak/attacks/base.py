@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
+from gradleak.matching import free_bytes
 from gradleak.targets import Target
 from gradleak.version import __version__
 
@@ -96,16 +98,17 @@ class Attack(ABC):
         seed: int = 0,
         listener: Listener | None = None,
     ) -> list[Reconstruction]:
-        """Reconstruct the private batches behind several updates, side by side where they are alike."""
+        """Reconstruct the private batches behind several updates, side by side where they are alike.
+
+        Each update has a random stream of its own, made from the seed and the update: what is found does not depend
+        on which others are attacked with it, but for rounding.
+        """
         for update, known in zip(updates, knowledge, strict=True):
             self.check(target, update, known)
-        groups: dict[Any, list[int]] = {}
-        for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
-            groups.setdefault((frozenset(update.tensors), known.sequences or 1), []).append(number)
         found: dict[int, Reconstruction] = {}
-        for members in groups.values():
+        for members in _alike(target, updates, knowledge):
             victims = [
-                Victim(updates[i].to(target.device, target.dtype).gradient(), knowledge[i], _generator(seed, i))
+                Victim(updates[i].to(target.device, target.dtype).gradient(), knowledge[i], _stream(seed, updates[i]))
                 for i in members
             ]
             started = time.perf_counter()
@@ -122,7 +125,7 @@ class Attack(ABC):
                 raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")
         update.check(target)
         for length in knowledge.lengths or ():
-            if not sum(map(len, target.special_tokens)) < length <= target.max_length:
+            if not target.min_length <= length <= target.max_length:
                 raise GradleakError(f"a length of {length} tokens is not possible for {target.name}")
         for label in knowledge.labels or ():
             if target.task == "classification" and not 0 <= label < target.num_labels:
@@ -162,8 +165,23 @@ def find_attack(name: str) -> type[Attack]:
     return ATTACKS[name]
 
 
-def _generator(seed: int, number: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+def _alike(target: Target, updates: Sequence[Update], knowledge: Sequence[Knowledge]) -> list[list[int]]:
+    """Group the updates that can be attacked together: the same tensors, batches of one size, and room for all."""
+    groups: dict[Any, list[int]] = {}
+    for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
+        groups.setdefault((frozenset(update.tensors), known.sequences or 1), []).append(number)
+    size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
+    # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
+    most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
+    return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
+
+
+def _stream(seed: int, update: Update) -> torch.Generator:
+    """Return the random stream of the attack on an update; the small tensors are enough to tell updates apart."""
+    digest = hashlib.sha256(f"attack {seed}".encode())
+    for name in sorted(name for name, tensor in update.tensors.items() if tensor.ndim < 2):
+        digest.update(update.tensors[name].detach().cpu().contiguous().numpy().data)
+    return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:7], "big"))
 
 
 def _parse(key: str, text: str, default: Any) -> Any:  # noqa: ANN401

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,12 +77,19 @@ class Guess:
 
 
 def random_guess(
-    target: Target, slots: Slots, labels: Tensor | None, generators: list[torch.Generator], scale: float = 1.0
+    target: Target, slots: Slots, labels: Tensor | None, generators: Sequence[torch.Generator], scale: float = 1.0
 ) -> Guess:
-    """Return a guess with Gaussian embeddings, each victim's from its own stream; unknown labels start even."""
-    shape = (*slots.ids.shape[1:], target.word_embeddings.shape[1])
-    rows = [torch.randn(shape, generator=generator) for generator in generators]
-    embeddings = torch.stack(rows).to(target.device, target.dtype) * scale
+    """Return a guess with Gaussian embeddings, each victim's from its own stream; unknown labels start even.
+
+    Numbers are drawn for the tokens that a start has, so that a victim's do not depend on how long others are.
+    """
+    embeddings = torch.zeros(*slots.ids.shape, target.word_embeddings.shape[1])
+    tokens = slots.mask.any(dim=2).sum(dim=2).tolist()  # [victims][starts]: of the longest sequence
+    for victim, generator in enumerate(generators):
+        for start, length in enumerate(tokens[victim]):
+            drawn = embeddings[victim, start, :, :length]
+            drawn.normal_(generator=generator)
+    embeddings = embeddings.to(target.device, target.dtype) * scale
     if labels is None:
         per_token = slots.ids.shape if target.task == "causal-lm" else slots.ids.shape[:3]
         labels = torch.zeros(*per_token, target.num_labels, device=target.device, dtype=target.dtype)

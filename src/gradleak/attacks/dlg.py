@@ -88,7 +88,7 @@ class Dlg(Attack):
         lengths = [lengths_to_try(target, victim, self.longest_tried) for victim in victims]
         labels = [known_labels(target, victim) for victim in victims]
         most = max(len(starts) for starts, _ in lengths)
-        padded = [starts + [starts[-1]] * (most - len(starts)) for starts, _ in lengths]
+        padded = [(starts * most)[:most] for starts, _ in lengths]  # who has fewer lengths to try tries them again
         slots = Slots.of(target, padded)
         told = [classes for classes, _ in labels]
         classes: Tensor | None = None

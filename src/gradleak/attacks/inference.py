@@ -34,7 +34,9 @@ def longest_length(target: Target, gradient: Mapping[str, Tensor]) -> int | None
     used = torch.nonzero(size > size.max() * ROW_IS_ZERO).flatten()
     if not len(used):
         return None
-    return int(used.max()) + 1 - target.family.position_offset(target.config)
+    last = int(used.max()) - target.family.position_offset(target.config)
+    # A language model's last token predicts nothing, and leaves no gradient.
+    return last + (2 if target.task == "causal-lm" else 1)
 
 
 def lengths_to_try(target: Target, victim: Victim, most: int) -> tuple[list[list[int]], str | None]:
@@ -52,11 +54,11 @@ def lengths_to_try(target: Target, victim: Victim, most: int) -> tuple[list[list
         return [list(known.lengths)], None
     sequences = known.sequences or 1
     seen = longest_length(target, victim.gradient)
-    longest = seen or known.longest
+    longest = known.longest or seen
     if longest is not None and sequences == 1:
-        origin = "read from the position embeddings' gradient" if seen else "told"
+        origin = "told" if known.longest else "read from the position embeddings' gradient"
         return [[longest]], f"length {longest}: {origin}"
-    shortest = sum(map(len, target.special_tokens)) + 1
+    shortest = target.min_length
     greatest = min(longest or most, target.max_length)
     tried = [[length] * sequences for length in range(shortest, greatest + 1)]
     return tried, f"lengths {shortest} to {greatest} tried"

@@ -8,7 +8,7 @@ from pathlib import Path
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output, parse_know, parse_settings
-from gradleak.cli.plans import plan_captured, plan_simulation
+from gradleak.cli.plans import full_overview, plan_captured, plan_simulation
 from gradleak.cli.running import carry_out
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.errors import GradleakError
@@ -72,7 +72,10 @@ def attack(
         text = TextChoice(texts, dataset, take, text_column, label_column, labels).read()
         target = chosen.load(seed, num_labels=text.num_labels)
         plan = plan_simulation(target, text, client, batch_size or 1, facts, seed)
-    carry_out(plan, built, preset, seed, Screen(quiet), json_file)
+    built.check(plan.target, plan.first.update, plan.first.knowledge)
+    screen = Screen(quiet)
+    screen.overview(full_overview(plan, built, preset, seed))
+    carry_out(plan, built, preset, seed, screen, json_file)
 
 
 def _check_source(

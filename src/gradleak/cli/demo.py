@@ -13,10 +13,10 @@ from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output
 from gradleak.cli.plans import plan_simulation
 from gradleak.cli.running import Outcome, carry_out
-from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText
+from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.words import sizes
 
-SENTENCE = "the patient was given ten milligrams"
+SENTENCE = "my father lost all his money"
 ATTACK = "tag"
 PRESET = "fast"
 SETTINGS: dict[str, str] = {}
@@ -33,12 +33,13 @@ def demo(text: DemoText = SENTENCE, seed: o.Seed = 0, json_file: o.JsonFile = No
     built = find_attack(ATTACK).with_settings(PRESET, SETTINGS)
     target = ModelChoice(device="cpu").load(seed)
     client = ClientChoice.read(dropout=False, embeddings="frozen", fedavg=None, defenses=None)
-    plan = plan_simulation(target, PrivateText((text,)), client, 1, built.assumes, seed)
+    plan = plan_simulation(target, TextChoice([text]).read(), client, 1, built.assumes, seed)
     screen.line("A client of federated training has one private sentence:")
     screen.line(f"  {text}\n", "bold")
-    screen.line("It trains on it and sends the server only its gradient, no text:")
+    screen.line(f"It trains {target.name}, a small BERT, on it and sends the server a gradient, no text:")
     screen.line(f"  {sizes(plan.first.update)}\n", "bold")
-    screen.line("Whoever holds model and gradient can now search for the sentence that gives this gradient.\n")
+    screen.line("The server knows the model, the label and the length, and looks for text that gives this gradient")
+    screen.line(f"({built.name}, {built.paper}):\n")
     with one_thread():
         outcomes = carry_out(plan, built, PRESET, seed, screen, json_file)
     for line in meaning(outcomes[0]):
@@ -63,11 +64,12 @@ def meaning(outcome: Outcome) -> tuple[str, str]:
     assert outcome.scores is not None  # the demo knows its own sentence
     share = outcome.scores.rouge1
     if outcome.scores.exact == 100:
-        first = "The sentence never left the client, and yet the gradient gave it away word for word."
-    elif share >= 30:
-        first = f"The sentence never left the client, and yet the gradient gave away {share:.0f} % of its words."
+        found = "it away word for word"
+    elif share == 100:
+        found = "away every word of it, if not their order"
     else:
-        first = (
-            f"This time the gradient gave away only {share:.0f} % of the words; another seed or attack may do better."
-        )
-    return first, "Test your own: gradleak attack TEXT --model DIR, and what stops it: --defense noise:0.001"
+        found = f"away {share:.0f} % of its words"
+    first = f"The sentence never left the client, and yet the gradient gave {found}."
+    if share < 30:
+        first = f"Only {share:.0f} % of the words were read back this time; another seed or attack may do better."
+    return first, "Audit your own training: gradleak attack TEXT --model DIR; try a defense: --defense noise:0.01"

@@ -15,7 +15,7 @@ def legend() -> Text:
     """Return what the colours mean."""
     from rich.text import Text
 
-    return Text.assemble(("green", RIGHT), " right token  ", ("yellow", ELSEWHERE), " right token at another place", style="dim")
+    return Text.assemble(("green", RIGHT), " right token, ", ("yellow", ELSEWHERE), " right token at another place")
 
 
 def matched_tokens(tokenizer: Any, ids: Sequence[int], references: Sequence[str]) -> Text:  # noqa: ANN401

@@ -12,9 +12,7 @@ LARGEST_SEED = 2**32 - 1
 
 # --- private text ----------------------------------------------------------------------------------------------------
 
-Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="TEXT", help="The private sentences.", show_default=False)
-]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="The private sentences.", show_default=False)]
 DatasetName = Annotated[
     str | None,
     typer.Option(

@@ -86,17 +86,17 @@ class LiveWatch(Watch):
         from rich.console import Group
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
-        if self.last is None:
-            return Panel(Text("starting …", style="dim"), title=self._title, title_align="left", border_style="cyan")
-        bar = ProgressBar(total=self.last.total, completed=self.last.step)
-        return Panel(
-            Group(bar, Text(position(self.last), style="dim"), *self._texts),
-            title=self._title,
-            title_align="left",
-            border_style="cyan",
-        )
+        content: RenderableType = Text("starting …", style="dim")
+        if self.last is not None:
+            head = Table.grid(padding=(0, 2), expand=True)
+            head.add_column(ratio=1)
+            head.add_column(justify="right", no_wrap=True, style="dim")
+            head.add_row(ProgressBar(total=self.last.total, completed=self.last.step), position(self.last))
+            content = Group(head, *self._texts)
+        return Panel(content, title=self._title, title_align="left", border_style="cyan")
 
     def _text(self, text: str) -> RenderableType:
         from rich.text import Text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gradleak.cli.drawing import Screen
-from gradleak.cli.plans import Job, Plan, full_overview, full_scenario
+from gradleak.cli.plans import Job, Plan, full_scenario
 from gradleak.cli.progress import Watch
 from gradleak.cli.records import attack_record, summary, write_json
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
-# Batches attacked side by side, and values that their updates may hold together. Both are fixed, not read off the
-# machine's free memory: a batch's random stream depends on its place in the group.
+# Batches attacked side by side, and values that their updates may hold together: a group's updates are all in memory
+# at once, and Ctrl-C loses the group it falls into.
 GROUP = {"cpu": 16, "cuda": 64}
 VALUES = {"cpu": 2**28, "cuda": 2**32}
 
@@ -54,8 +54,6 @@ def carry_out(
     Raises:
         typer.Exit: after Ctrl-C, when what had finished is drawn and written.
     """
-    attack.check(plan.target, plan.first.update, plan.first.knowledge)
-    screen.overview(full_overview(plan, attack, preset, seed))
     watch = screen.watch(plan.target.tokenizer)
     outcomes: list[Outcome] = []
     interrupted = False

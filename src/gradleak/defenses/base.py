@@ -2,64 +2,95 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import astuple, dataclass, fields
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Update
 
+Memory = dict[str, Any]
+"""What a client keeps from one round to the next on behalf of its defenses."""
+
 
 @dataclass(frozen=True)
 class Defense(ABC):
     """Base of all defenses.
 
-    A subclass gives its name, one line of summary, what its value is in words (empty for a defense without one),
-    which values are allowed, and writes `apply`.
-
-    Attributes:
-        value: the strength.
+    A subclass is a frozen dataclass whose fields are its numbers, in the order in which they are written after the
+    name. It gives its name, one line of summary and what its numbers are in words (empty for a defense without any),
+    tells in `is_sensible` which numbers make sense, and writes `apply`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     takes: ClassVar[str]
-
-    value: float
+    per_example: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not self.allows(self.value):
-            raise _wrong_value(type(self), f"{self.value:g}")
+        if not self.is_sensible():
+            raise self._refused(",".join(f"{number:g}" for number in astuple(self)))
 
     def __str__(self) -> str:
-        if not self.takes:
-            return self.name
-        short = f"{self.value:g}"
-        return f"{self.name}:{short if float(short) == self.value else repr(self.value)}"
-
-    @classmethod
-    @abstractmethod
-    def allows(cls, value: float) -> bool:
-        """Tell whether the value makes sense; NaN must not."""
+        numbers = ",".join(map(_written, astuple(self)))
+        return f"{self.name}:{numbers}" if numbers else self.name
 
     @abstractmethod
-    def apply(self, update: Update, generator: torch.Generator) -> Update:
+    def is_sensible(self) -> bool:
+        """Tell whether the numbers make sense; NaN must not."""
+
+    @abstractmethod
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Return the update as it is sent under this defense; the original stays as it is.
 
         Args:
             update: what the client would send.
             generator: a generator on the CPU, so that every device gets the same random numbers.
+            memory: what this defense remembers of earlier rounds, changed in place; None to remember nothing.
         """
 
+    def apply_examples(
+        self, updates: Iterable[Update], generator: torch.Generator, memory: Memory | None = None
+    ) -> Update:
+        """Return the batch's update under a defense that is `per_example`.
 
+        Args:
+            updates: what the client would send for each example alone; gone through once, so that they need not be
+                in memory together.
+            generator: see `apply`, like `memory`.
+            memory: see `apply`.
+        """
+        raise GradleakError(f"defense {self.name} changes the update of a batch, not those of its examples")
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the defense with the numbers written in `text`."""
+        count = len(fields(cls))
+        if not count and text:
+            raise GradleakError(f"defense {cls.name} takes no value; write '{cls.name}'")
+        if count and not text:
+            raise GradleakError(f"defense {cls.name} needs a value: {cls.name}:VALUE with {cls.takes}")
+        try:
+            numbers = [float(part) for part in text.split(",")] if text else []
+        except ValueError:
+            raise cls._refused(text) from None
+        if len(numbers) != count:
+            raise cls._refused(text)
+        return cls(*numbers)
+
+    @classmethod
+    def _refused(cls, found: str) -> GradleakError:
+        return GradleakError(f"defense {cls.name} takes {cls.takes}, not '{found}'")
+
+
+D = TypeVar("D", bound=Defense)
 DEFENSES: dict[str, type[Defense]] = {}
 
 
-def register(defense: type[Defense]) -> type[Defense]:
+def register(defense: type[D]) -> type[D]:
     """Class decorator: make a defense known by its name."""
     DEFENSES[defense.name] = defense
     return defense
@@ -67,39 +98,13 @@ def register(defense: type[Defense]) -> type[Defense]:
 
 def parse_defense(text: str) -> Defense:
     """Return the defense that `NAME:VALUE` stands for (`NAME` alone if it takes no value)."""
-    name, colon, number = (part.strip() for part in text.partition(":"))
+    name, _, numbers = (part.strip() for part in text.partition(":"))
     if name not in DEFENSES:
         raise unknown_name("defense", name, DEFENSES)
-    kind = DEFENSES[name]
-    if not kind.takes:
-        if colon:
-            raise GradleakError(f"defense {name} takes no value; write '{name}'")
-        return kind()  # type: ignore[call-arg]  # such a defense has a default
-    if not number:
-        raise GradleakError(f"defense {name} needs a value: {name}:VALUE with {kind.takes}")
-    try:
-        value = float(number)
-    except ValueError:
-        raise _wrong_value(kind, number) from None
-    return kind(value)
+    return DEFENSES[name].read(numbers)
 
 
-def defend(update: Update, defenses: Iterable[Defense], generator: torch.Generator) -> Update:
-    """Return the update after all defenses, in the order given."""
-    for defense in defenses:
-        update = defense.apply(update, generator)
-    return update
-
-
-def defense_stream(seed: int) -> torch.Generator:
-    """Return the random stream of the defenses of a run.
-
-    Client and attack have streams made from the same seed; equal seeds would give the attack's first guess the very
-    numbers that were added to the update.
-    """
-    digest = hashlib.sha256(f"defenses {seed}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-
-
-def _wrong_value(kind: type[Defense], found: str) -> GradleakError:
-    return GradleakError(f"defense {kind.name} takes {kind.takes or 'no value'}, not '{found}'")
+def _written(number: float) -> str:
+    """Return a number as short as it can be read back."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)

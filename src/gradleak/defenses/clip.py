@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from gradleak.defenses.base import Defense, register
+from gradleak.defenses.base import Defense, Memory, register
+from gradleak.defenses.entries import norm_of
 from gradleak.exchange import Update
 
 
@@ -25,13 +26,19 @@ class Clip(Defense):
     summary: ClassVar[str] = "scale the whole update to at most this L2 norm"
     takes: ClassVar[str] = "a norm above 0"
 
-    @classmethod
-    def allows(cls, value: float) -> bool:
-        """Any finite number above 0."""
-        return value > 0 and math.isfinite(value)
+    value: float
 
-    def apply(self, update: Update, generator: torch.Generator) -> Update:
+    def is_sensible(self) -> bool:
+        """Any finite number above 0."""
+        return self.value > 0 and math.isfinite(self.value)
+
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
-        norm = math.sqrt(math.fsum(float(tensor.double().pow(2).sum()) for tensor in update.tensors.values()))
-        factor = min(1.0, self.value / norm) if norm else 1.0
-        return update.with_tensors({name: tensor * factor for name, tensor in update.tensors.items()})
+        return clipped(update, self.value)
+
+
+def clipped(update: Update, limit: float) -> Update:
+    """Return the update, scaled down if its L2 norm is above the limit."""
+    norm = norm_of(update)
+    factor = min(1.0, limit / norm) if norm else 1.0
+    return update.with_tensors({name: tensor * factor for name, tensor in update.tensors.items()})

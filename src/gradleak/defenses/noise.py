@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from gradleak.defenses.base import Defense, register
+from gradleak.defenses.base import Defense, Memory, register
 from gradleak.exchange import Update
 
 
@@ -24,16 +24,22 @@ class Noise(Defense):
     summary: ClassVar[str] = "add Gaussian noise to every entry"
     takes: ClassVar[str] = "a standard deviation of 0 or more"
 
-    @classmethod
-    def allows(cls, value: float) -> bool:
-        """Any finite number from 0 up."""
-        return value >= 0 and math.isfinite(value)
+    value: float
 
-    def apply(self, update: Update, generator: torch.Generator) -> Update:
-        """Draw on the CPU, then move: a GPU's own stream would give other numbers."""
-        return update.with_tensors(
-            {
-                name: tensor + self.value * torch.randn(tensor.shape, generator=generator).to(tensor)
-                for name, tensor in update.tensors.items()
-            }
-        )
+    def is_sensible(self) -> bool:
+        """Any finite number from 0 up."""
+        return self.value >= 0 and math.isfinite(self.value)
+
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
+        """Every entry gets its own draw."""
+        return noisy(update, self.value, generator)
+
+
+def noisy(update: Update, deviation: float, generator: torch.Generator) -> Update:
+    """Return the update plus Gaussian noise; it is drawn on the CPU, as a GPU's own stream gives other numbers."""
+    return update.with_tensors(
+        {
+            name: tensor + deviation * torch.randn(tensor.shape, generator=generator).to(tensor)
+            for name, tensor in update.tensors.items()
+        }
+    )

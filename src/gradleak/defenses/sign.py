@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from gradleak.defenses.base import Defense, register
+from gradleak.defenses.base import Defense, Memory, register
 from gradleak.exchange import Update
 
 
@@ -20,13 +20,10 @@ class Sign(Defense):
     summary: ClassVar[str] = "send only the sign of each entry"
     takes: ClassVar[str] = ""
 
-    value: float = 0.0
-
-    @classmethod
-    def allows(cls, value: float) -> bool:
+    def is_sensible(self) -> bool:
         """There is nothing to choose."""
-        return value == 0.0
+        return True
 
-    def apply(self, update: Update, generator: torch.Generator) -> Update:
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
         return update.with_tensors({name: tensor.sign() for name, tensor in update.tensors.items()})

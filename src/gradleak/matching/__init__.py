@@ -4,6 +4,7 @@ from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates, stack_victims
 from gradleak.matching.distances import DISTANCES, L1, L2, L2L1, Cosine, Distance, Sign, SquaredL2
 from gradleak.matching.engine import Matcher, select_parameters, vanishing_parameters
+from gradleak.matching.memory import free_bytes
 from gradleak.matching.rules import Use, rule
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "SquaredL2",
     "Use",
     "autograd_gradients",
+    "free_bytes",
     "rule",
     "select_parameters",
     "stack_victims",

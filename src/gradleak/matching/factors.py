@@ -19,8 +19,27 @@ import torch
 from torch import Tensor
 
 
+class _Tensors:
+    """What all kinds of factors have in common."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of the factor, each `[victims, candidates, …]`."""
+        return [value for value in vars(self).values() if torch.is_tensor(value)]
+
+    @property
+    def candidates(self) -> int:
+        """How many candidates each victim has."""
+        return self.tensors[0].shape[1]
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a graph hangs on the factor."""
+        return any(tensor.requires_grad for tensor in self.tensors)
+
+
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(_Tensors):
     """Σ_k rows_k ⊗ columns_k, as linear layers have it."""
 
     rows: Tensor  # [victims, candidates, terms, outputs]
@@ -47,7 +66,7 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(_Tensors):
     """Σ_k e(index_k) ⊗ columns_k: the gradient of a table of which single rows were looked up."""
 
     index: Tensor  # [victims, candidates, terms]
@@ -76,7 +95,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(_Tensors):
     """The gradient itself, for parameters that are small or of an unknown kind."""
 
     values: Tensor  # [victims, candidates, *shape]
@@ -156,8 +175,7 @@ def _overlap(a: LowRank | Rows, b: LowRank | Rows) -> Tensor:
 def _is_cheaper_dense(factor: LowRank) -> bool:
     """Tell whether the matrix takes less work than the terms' Gram matrices, as with many tokens and few features."""
     outputs, inputs = factor.rows.shape[3], factor.columns.shape[3]
-    needs_graph = factor.rows.requires_grad or factor.columns.requires_grad
-    return not needs_graph and factor.terms * (outputs + inputs) > 2 * outputs * inputs
+    return not factor.requires_grad and factor.terms * (outputs + inputs) > 2 * outputs * inputs
 
 
 def _join(tensors: Sequence[Tensor]) -> Tensor:

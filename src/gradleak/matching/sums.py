@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from gradleak.matching.distances import Distance, Sums
 from gradleak.matching.factors import Dense, Factor, dense, inner, squared_norm
 
-# Entries of candidates' gradients that are built at once.
+# Entries of candidates' gradients that are built at once, and how many of them are too many to be kept.
 MOST_ENTRIES = 1 << 26
+MANY_ENTRIES = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ class _Gradient:
     def dense(self) -> Tensor:
         return dense(self.factors) if self.fixed is None else dense(self.factors) + self.fixed.values
 
+    @property
+    def candidates(self) -> int:
+        return self.factors[0].candidates
+
     def part(self, candidates: slice) -> _Gradient:
         return _Gradient([_part(factor, candidates) for factor in self.factors], self.fixed)
 
@@ -111,21 +116,14 @@ def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, 
 
 
 def _entry_sums_recomputed(part: _Gradient, observed: Tensor, distance: Distance) -> dict[str, Tensor]:
-    """Sum over entries; in the backward pass the entries are built again instead of being kept."""
-    if any(
-        tensor.requires_grad for factor in part.factors for tensor in vars(factor).values() if torch.is_tensor(tensor)
-    ):
-        result: dict[str, Tensor] = checkpoint(
-            _entry_sums,
-            part,
-            observed,
-            distance,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            determinism_check="none",
-        )
-        return result
-    return _entry_sums(part, observed, distance)
+    """Sum over entries; where they are many, the backward pass builds them again instead of keeping them."""
+    needs_graph = torch.is_grad_enabled() and any(factor.requires_grad for factor in part.factors)
+    if not needs_graph or part.candidates * observed.numel() < MANY_ENTRIES:
+        return _entry_sums(part, observed, distance)
+    result: dict[str, Tensor] = checkpoint(
+        _entry_sums, part, observed, distance, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+    )
+    return result
 
 
 def _entry_sums(part: _Gradient, observed: Tensor, distance: Distance) -> dict[str, Tensor]:

@@ -93,6 +93,11 @@ class Target:
         return int(self.config.num_labels if self.task == "classification" else self.config.vocab_size)
 
     @property
+    def min_length(self) -> int:
+        """The fewest tokens that a text has, special tokens included; a language model needs one to predict."""
+        return max(sum(map(len, self.special_tokens)) + 1, 2 if self.task == "causal-lm" else 1)
+
+    @property
     def max_length(self) -> int:
         """The most tokens that a sequence may have, special tokens included."""
         if self.family.position_embedding is None:
@@ -176,6 +181,8 @@ class Target:
         for number, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
             if len(row) <= specials:
                 raise GradleakError(f"text {number} is empty")
+            if len(row) < self.min_length:
+                raise GradleakError(f"text {number} is one token; a language model has nothing to predict in it")
             if len(row) > self.max_length:
                 raise GradleakError(
                     f"text {number} has {len(row)} tokens; {self.name} takes at most {self.max_length} ({text[:40]!r}…)"

@@ -1,0 +1,71 @@
+"""DP-SGD: no example moves the update far, and noise hides the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradleak.defenses.base import Defense, Memory, register
+from gradleak.defenses.clip import clipped
+from gradleak.defenses.noise import noisy
+from gradleak.errors import GradleakError
+from gradleak.exchange import Update
+
+
+@register
+@dataclass(frozen=True)
+class DPSGD(Defense):
+    """Clip the update of each example to an L2 norm, average, add Gaussian noise (Abadi et al. 2016; GRAB, 5.5.1).
+
+    The noise is given as the standard deviation σ of each entry of the *mean* that is sent, so that it compares with
+    `noise:σ`. Abadi et al. give the noise multiplier z instead: the *sum* of B clipped updates gets noise of deviation
+    z C, hence the mean σ = z C / B, and z = σ B / C (`noise_multiplier`). For the same σ a larger batch has a larger z.
+    GRAB's noise level is z; for C = 1 and B = 1 the two are one.
+
+    Attributes:
+        norm: C, the most that one example's update may measure.
+        deviation: σ, of the noise on the mean.
+    """
+
+    name: ClassVar[str] = "dpsgd"
+    summary: ClassVar[str] = "clip each example's update to an L2 norm, average, add Gaussian noise to the mean"
+    takes: ClassVar[str] = "a norm above 0 and a standard deviation of 0 or more, as in 1,0.01"
+    per_example: ClassVar[bool] = True
+
+    norm: float
+    deviation: float
+
+    def is_sensible(self) -> bool:
+        """Finite numbers: the norm above 0, the deviation from 0 up."""
+        return self.norm > 0 and self.deviation >= 0 and math.isfinite(self.norm) and math.isfinite(self.deviation)
+
+    def noise_multiplier(self, batch_size: int) -> float:
+        """Return z: the noise on the sum of a batch, measured in clipping norms."""
+        return self.deviation * batch_size / self.norm
+
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
+        """Return what is sent for a batch of one example."""
+        return self.apply_examples([update], generator, memory)
+
+    def apply_examples(
+        self, updates: Iterable[Update], generator: torch.Generator, memory: Memory | None = None
+    ) -> Update:
+        """Sum up as the examples come, divide by their number, add the noise once."""
+        total: Update | None = None
+        count = 0
+        for update in updates:
+            bounded = clipped(update, self.norm)
+            total = bounded if total is None else _added(total, bounded)
+            count += 1
+        if total is None:
+            raise GradleakError("defense dpsgd needs at least one example")
+        mean = total.with_tensors({name: tensor / count for name, tensor in total.tensors.items()})
+        return noisy(mean, self.deviation, generator)
+
+
+def _added(total: Update, update: Update) -> Update:
+    return total.with_tensors({name: tensor + update.tensors[name] for name, tensor in total.tensors.items()})

@@ -1,0 +1,39 @@
+"""Masking: chance decides which entries stay at home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradleak.defenses.base import Defense, Memory, register
+from gradleak.exchange import Update
+
+
+@register
+@dataclass(frozen=True)
+class Mask(Defense):
+    """Set each entry to zero with this probability, whatever its magnitude (LAMP, appendix C.2).
+
+    Each update gets a mask of its own; the entries that are sent keep their values.
+    """
+
+    name: ClassVar[str] = "mask"
+    summary: ClassVar[str] = "send zero for entries chosen at random"
+    takes: ClassVar[str] = "a share of 0 or more and below 1"
+
+    value: float
+
+    def is_sensible(self) -> bool:
+        """A probability; at 1 nothing would be sent."""
+        return 0 <= self.value < 1
+
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
+        """Draw on the CPU, then move."""
+        return update.with_tensors(
+            {
+                name: tensor * (torch.rand(tensor.shape, generator=generator) >= self.value).to(tensor.device)
+                for name, tensor in update.tensors.items()
+            }
+        )

@@ -1,0 +1,43 @@
+"""Top-k with error feedback: the largest entries now, the rest later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradleak.defenses.base import Defense, Memory, register
+from gradleak.defenses.entries import largest_of_all
+from gradleak.exchange import Update
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Defense):
+    """Send this share of all entries, the largest, and add the rest to the next update (Stich et al. 2018).
+
+    This is how gradients are compressed to save communication. With a memory nothing is lost over the rounds: what was
+    sent and what is remembered add up to what would have been sent. Without one it is `prune-global` of the other share.
+    The share is rounded down, but at least one entry is sent.
+    """
+
+    name: ClassVar[str] = "topk"
+    summary: ClassVar[str] = "send the largest entries of the whole update, keep the rest for the next one"
+    takes: ClassVar[str] = "a share above 0 and at most 1"
+
+    value: float
+
+    def is_sensible(self) -> bool:
+        """A share of entries that are sent."""
+        return 0 < self.value <= 1
+
+    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
+        """Nothing is random here; `memory` holds by tensor name what was not sent yet."""
+        rest = memory or {}
+        owed = {name: tensor + rest[name] if name in rest else tensor for name, tensor in update.tensors.items()}
+        count = max(int(self.value * update.num_values), min(1, update.num_values))
+        chosen = largest_of_all(owed, count)
+        if memory is not None:
+            memory.update({name: tensor * ~chosen[name] for name, tensor in owed.items()})
+        return update.with_tensors({name: tensor * chosen[name] for name, tensor in owed.items()})

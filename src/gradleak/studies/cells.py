@@ -1,0 +1,114 @@
+"""Cells: the smallest parts of a study that are run, recorded and never run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+from gradleak.studies.scenario import ClientSettings, TargetSpec
+from gradleak.studies.schema import AttackSpec, DataSpec
+
+Kind = Literal["attack", "utility"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one cell does, complete: two cells of the same description are the same cell.
+
+    Attributes:
+        target: the model, with its number of classes.
+        defenses: what is done to the updates, in order.
+        seed: seed of everything random in it.
+    """
+
+    kind: ClassVar[Kind]
+
+    target: TargetSpec
+    defenses: tuple[str, ...]
+    seed: int
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The description, ready for JSON."""
+        described: dict[str, Any] = json.loads(json.dumps({"kind": self.kind, **asdict(self)}))
+        return described
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the description; the order in which a study lists things does not matter."""
+        canonical = json.dumps(self.config, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def pace(self) -> tuple[str, str]:
+        """Cells that take about as long as each other have this in common: kind and attack."""
+        return self.kind, ""
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        raise NotImplementedError
+
+    def _title(self, *parts: str) -> str:
+        return ", ".join([*parts, *self.defenses, f"seed {self.seed}"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackCell(Cell):
+    """Some batches of one client, attacked by one attack.
+
+    Attributes:
+        dataset: exactly the sentences that are attacked.
+        batch_size: sentences per batch.
+        client: how the client trains.
+        knowledge: names of the facts that the attacker is told.
+        attack: the attack with preset and settings.
+    """
+
+    kind: ClassVar[Kind] = "attack"
+
+    dataset: DataSpec
+    batch_size: int
+    client: ClientSettings
+    knowledge: tuple[str, ...]
+    attack: AttackSpec
+
+    @property
+    def pace(self) -> tuple[str, str]:
+        """Kind and attack."""
+        return self.kind, self.attack.name
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        data = f"{self.dataset.name} {self.dataset.take}"
+        return self._title(f"{self.attack.name} on {self.target.name}", data, f"batches of {self.batch_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UtilityCell(Cell):
+    """A model fine-tuned under defenses.
+
+    Attributes:
+        train: the sentences that it is trained on.
+        test: those that it is tested on.
+        epochs: passes over the training set.
+        batch_size: sentences per step.
+        lr: learning rate.
+    """
+
+    kind: ClassVar[Kind] = "utility"
+
+    train: DataSpec
+    test: DataSpec
+    epochs: int
+    batch_size: int
+    lr: float
+
+    @property
+    def title(self) -> str:
+        """The cell in a few words."""
+        return self._title(f"utility of {self.target.name}", f"{self.train.name} {self.train.take}")

@@ -1,0 +1,79 @@
+"""What comes out of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """One private sentence, what was read back of it, and the scores from 0 to 100.
+
+    Attributes:
+        batch: number of its batch in the cell, from 0.
+        position: its place in the batch.
+        reference: the private sentence.
+        reconstruction: what is held against it; None if the attack found fewer sentences.
+        label: the class that the attack worked with or found.
+        loss: of the batch; None if it is not finite.
+    """
+
+    batch: int
+    position: int
+    reference: str
+    reconstruction: str | None
+    label: int | None
+    rouge1: float
+    rouge2: float
+    rougeL: float  # noqa: N815 (the field's own spelling)
+    exact: float
+    token_accuracy: float
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """How useful a model is after fine-tuning under defenses."""
+
+    mcc: float | None
+    accuracy: float | None
+    loss: float | None
+    epsilon: float | None
+    steps: int
+    examples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The records of a finished cell.
+
+    Attributes:
+        sentences: of an attack cell, one per private sentence.
+        utility: of a utility cell.
+        seconds: how long it took, without loading the model.
+        version: of gradleak.
+        model_hash: fingerprint of the model's weights.
+        machine: where it ran.
+    """
+
+    sentences: tuple[Sentence, ...] = ()
+    utility: Utility | None = None
+    seconds: float
+    version: str
+    model_hash: str
+    machine: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell did not finish.
+
+    Attributes:
+        error: one line.
+        hopeless: nothing would be different the next time.
+    """
+
+    error: str
+    hopeless: bool = False

@@ -1,0 +1,74 @@
+"""The figures that the papers print, to stand beside ours.
+
+`published.json` holds for each ready study where its figures come from, the paper's model, what holds in all of its rows,
+and the rows: conditions under the names of `Conditions` in `show`, and figures. A row's figures belong to a row of ours
+if all of its conditions hold there, the model excepted: a study of another model may want to see them, too, and is told
+which model they are of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+FIGURES = ("rouge1", "rouge2", "rougeL", "exact", "token_accuracy", "mcc", "seconds")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of a paper's table.
+
+    Attributes:
+        source: paper and table.
+        target: the model that was attacked.
+        conditions: what must hold in a row of ours, besides the model.
+        figures: scores from 0 to 100, MCC from -1 to 1, seconds per sentence.
+    """
+
+    source: str
+    target: str
+    conditions: Mapping[str, Any]
+    figures: Mapping[str, float]
+
+    def fits(self, conditions: Mapping[str, Any]) -> bool:
+        """Tell whether these are the figures of such a row, of whatever model."""
+        return all(conditions.get(name) == value for name, value in self.conditions.items())
+
+
+def published_rows(study: str | None) -> tuple[Published, ...]:
+    """Return the rows that the paper prints for a ready study; none for any other study."""
+    entry = _content().get(study or "")
+    return () if entry is None else tuple(_row(entry, row) for row in entry["rows"])
+
+
+def published_studies() -> tuple[str, ...]:
+    """Return the names of the ready studies that have published figures."""
+    return tuple(_content())
+
+
+def find_published(study: str | None, conditions: Mapping[str, Any]) -> Published | None:
+    """Return the published row for a row of ours: of its own model, else of the paper's main one."""
+    fitting = {row.target: row for row in published_rows(study) if row.fits(conditions)}
+    main = _content()[study]["target"] if study in _content() else None
+    return fitting.get(conditions.get("target") or "") or fitting.get(main or "")
+
+
+def _row(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Published:
+    whole: dict[str, Any] = {"settings": {}} | entry["same"] | row
+    return Published(
+        source=entry["paper"],
+        target=whole["target"],
+        conditions={name: value for name, value in whole.items() if name not in (*FIGURES, "target")},
+        figures={name: whole[name] for name in FIGURES if name in whole},
+    )
+
+
+@cache
+def _content() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("published.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content

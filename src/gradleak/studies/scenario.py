@@ -1,0 +1,176 @@
+"""Scenario: one threat model. Private text, a client, defenses, and what the attacker is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gradleak import defenses as room
+from gradleak.defenses import Defense, defend, defense_stream
+from gradleak.errors import GradleakError
+from gradleak.exchange import Knowledge, Update
+from gradleak.federation import Client, Embeddings, FedAvg
+from gradleak.targets import Target, Task, load_target
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """Which model to load, in words."""
+
+    name: str
+    num_labels: int | None = None
+    task: Task = "classification"
+    random_weights: bool = False
+
+    def load(
+        self, seed: int = 0, device: str = "auto", *, allow_pickle: bool = False, trust_remote_code: bool = False
+    ) -> Target:
+        """Load it; the seed is that of weights which the checkpoint does not have."""
+        with hushed():
+            return load_target(
+                self.name,
+                self.num_labels if self.task == "classification" else None,
+                seed,
+                task=self.task,
+                device=device,
+                random_weights=self.random_weights,
+                allow_pickle=allow_pickle,
+                trust_remote_code=trust_remote_code,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """How a client trains and what it sends (see `Client`)."""
+
+    dropout: bool = False
+    embeddings: Embeddings = "frozen"
+    fedavg: FedAvg | None = None
+
+    def __str__(self) -> str:
+        local = f"FedAvg ({self.fedavg.steps} steps, lr {self.fedavg.lr:g})" if self.fedavg else "FedSGD"
+        return f"{local}, {'dropout' if self.dropout else 'no dropout'}, embeddings {self.embeddings}"
+
+    def client(self, target: Target, seed: int) -> Client:
+        """Return such a client."""
+        return Client(target, dropout=self.dropout, embeddings=self.embeddings, fedavg=self.fedavg, seed=seed)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One update as it arrives at the server, what the attacker is told, and the truth to score against."""
+
+    texts: tuple[str, ...]
+    labels: tuple[int, ...] | None
+    update: Update
+    knowledge: Knowledge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Batches of private text, and what becomes of them on their way to the attacker.
+
+    Attributes:
+        texts: the private sentences.
+        labels: their classes; None to draw them from the seed.
+        batch_size: sentences per batch, in the order given; None for all in one.
+        client: how the client trains.
+        defenses: what is done to its updates, in order.
+        facts: names of what the attacker is told, as in `--know`.
+        seed: seed of labels that are not given, of dropout and of the defenses.
+    """
+
+    texts: tuple[str, ...]
+    labels: tuple[int, ...] | None = None
+    batch_size: int | None = None
+    client: ClientSettings = ClientSettings()
+    defenses: tuple[Defense, ...] = ()
+    facts: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of batches."""
+        return len(self._parts())
+
+    def cases(self, target: Target) -> Iterator[Case]:
+        """Yield every batch's case, made when it is asked for: updates are large."""
+        client = self.client.client(target, self.seed)
+        encoded = target.encode(self.texts)  # the last text's fault must show before the first batch is attacked
+        labels = self._labels(target, client)
+        stream = defense_stream(self.seed)
+        for part in self._parts():
+            texts, classes = self.texts[part], None if labels is None else labels[part]
+            update = sent(client, texts, classes, self.defenses, stream)
+            yield Case(texts, classes, update, self._knowledge(target, classes, encoded.lengths[part]))
+
+    def _parts(self) -> list[slice]:
+        size = self.batch_size or len(self.texts)
+        return [slice(start, start + size) for start in range(0, len(self.texts), size)]
+
+    def _labels(self, target: Target, client: Client) -> tuple[int, ...] | None:
+        if target.task != "classification":
+            return None
+        if self.labels is None:
+            return tuple(client.draw_labels(len(self.texts)))
+        if len(self.labels) != len(self.texts):
+            raise GradleakError(f"there are {len(self.texts)} texts and {len(self.labels)} labels")
+        largest = max(self.labels)
+        if largest >= target.num_labels:
+            raise GradleakError(
+                f"label {largest} is not one of {target.num_labels}; give --num-labels {largest + 1} or more"
+            )
+        return self.labels
+
+    def _knowledge(self, target: Target, labels: tuple[int, ...] | None, lengths: tuple[int, ...]) -> Knowledge:
+        rates = target.dropouts.values() if self.client.dropout else ()
+        everything = Knowledge(
+            labels=labels,
+            lengths=lengths,
+            longest=max(lengths),
+            batch_size=len(lengths),
+            dropout=max(rates, default=0.0),
+            defenses=tuple(str(defense) for defense in self.defenses),
+        )
+        return everything.only(self.facts)
+
+
+def sent(
+    client: Client,
+    texts: Sequence[str],
+    labels: Sequence[int] | None,
+    defenses: Sequence[Defense],
+    stream: torch.Generator,
+) -> Update:
+    """Return what a client sends for a batch under defenses, some of which look at every example by itself."""
+    needed: Any = getattr(room, "examples_needed", None)
+    if needed is None or not needed(defenses):
+        return defend(client.update(texts, labels), defenses, stream)
+    updates = [
+        client.update([text], None if labels is None else [labels[number]]) for number, text in enumerate(texts)
+    ]
+    defended: Update = room.defend_examples(updates, defenses, stream)  # type: ignore[attr-defined]
+    return defended
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep stderr for errors: Hugging Face draws a bar there for every file, and a line for every failed attempt."""
+    import logging
+
+    from transformers.utils import logging as bars
+
+    hub = logging.getLogger("huggingface_hub")
+    level, shown = hub.level, bars.is_progress_bar_enabled()
+    hub.setLevel(logging.CRITICAL)
+    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        hub.setLevel(level)
+        if shown:
+            bars.enable_progress_bar()  # type: ignore[no-untyped-call]

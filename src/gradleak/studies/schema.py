@@ -1,0 +1,210 @@
+"""What a study file may say, key by key."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from gradleak.attacks import ATTACKS, find_attack
+from gradleak.data import parse_take
+from gradleak.defenses import parse_defense
+from gradleak.errors import unknown_name
+from gradleak.exchange import FACTS, fact_field
+from gradleak.federation import Embeddings, FedAvg
+from gradleak.studies.reading import Key, Place, flag, listed, positive, read_table, text, whole
+from gradleak.studies.scenario import ClientSettings, TargetSpec
+from gradleak.targets import MODELS, Task
+
+LARGEST_SEED = 2**32 - 1
+BATCHES_PER_CELL = 8
+PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """A dataset, and which of its examples."""
+
+    name: str
+    take: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+
+
+@dataclass(frozen=True)
+class AttackSpec:
+    """An attack and its hyperparameters."""
+
+    name: str
+    preset: str
+    settings: Mapping[str, Any]
+
+    @property
+    def available(self) -> bool:
+        """Whether this version of the package has the attack."""
+        return self.name in ATTACKS
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The settings as text, as the attacks read them."""
+        return {key: str(value) for key, value in self.settings.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Attacks: the full product of its lists."""
+
+    target: tuple[TargetSpec, ...]
+    dataset: tuple[DataSpec, ...]
+    batch_size: tuple[int, ...]
+    client: tuple[ClientSettings, ...]
+    defense: tuple[tuple[str, ...], ...]
+    knowledge: tuple[str | tuple[str, ...], ...]
+    attack: tuple[AttackSpec, ...]
+    seed: tuple[int, ...]
+    batches_per_cell: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UtilityGrid:
+    """Fine-tuning under defenses: the full product of its lists."""
+
+    target: tuple[TargetSpec, ...]
+    train: tuple[DataSpec, ...]
+    test: tuple[DataSpec, ...]
+    defense: tuple[tuple[str, ...], ...]
+    seed: tuple[int, ...]
+    epochs: int
+    batch_size: int
+    lr: float
+
+
+def target(value: object, place: Place) -> TargetSpec:
+    """Read a model: its name, or a table."""
+    spec = TargetSpec(**read_table({"name": value} if isinstance(value, str) else value, TARGET, place))
+    # A name that is none is refused here, before it fails once in every cell.
+    if "/" not in spec.name and spec.name not in MODELS and not os.path.isdir(spec.name):
+        raise place.error(unknown_name("model", spec.name, MODELS))
+    return spec
+
+
+def dataset(value: object, place: Place) -> DataSpec:
+    """Read a dataset: its name, or a table."""
+    return DataSpec(**read_table({"name": value} if isinstance(value, str) else value, DATASET, place))
+
+
+def take(value: object, place: Place) -> str:
+    """Read which examples to take."""
+    place.check(parse_take, text(value, place))
+    return str(value)
+
+
+def one_of(kind: str, names: tuple[str, ...]) -> Key:
+    """Return a key that takes one of some names; the first is the default."""
+
+    def read(value: object, place: Place) -> str:
+        if text(value, place) not in names:
+            raise place.error(unknown_name(kind, str(value), names))
+        return str(value)
+
+    return Key(read, names[0])
+
+
+def client(value: object, place: Place) -> ClientSettings:
+    """Read a client's table."""
+    return ClientSettings(**read_table(value, CLIENT, place))
+
+
+def fedavg(value: object, place: Place) -> FedAvg:
+    """Read the table of local training."""
+    return FedAvg(**read_table(value, FEDAVG, place))
+
+
+def attack(value: object, place: Place) -> AttackSpec:
+    """Read an attack: its name, or a table."""
+    spec = AttackSpec(**read_table({"name": value} if isinstance(value, str) else value, ATTACK, place))
+    if spec.available or not place.ready:
+        kind = place.check(find_attack, spec.name)
+        place.check(kind.with_settings, spec.preset, spec.texts)
+    return spec
+
+
+def settings(value: object, place: Place) -> dict[str, Any]:
+    """Read hyperparameters; the attack knows which ones there are."""
+    if not isinstance(value, Mapping):
+        raise place.error(f"takes a table of hyperparameters, not {value!r}")
+    for key, item in value.items():
+        if not isinstance(item, str | int | float):
+            raise place.inside(key).error(f"takes text, a number, true or false, not {item!r}")
+    return dict(value)
+
+
+def defense(value: object, place: Place) -> tuple[str, ...]:
+    """Read defenses that are applied together; a single one needs no list."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(str(place.check(parse_defense, text(item, place))) for item in items)
+
+
+def defenses(value: object, place: Place) -> tuple[tuple[str, ...], ...]:
+    """Read a list of alternatives; an empty one is the alternative of none."""
+    return ((),) if value == [] else tuple(listed(defense)(value, place))
+
+
+def knowledge(value: object, place: Place) -> tuple[str | tuple[str, ...], ...]:
+    """Read a list of alternatives: `paper`, or the facts that the attacker is told."""
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        if item != PAPER and not isinstance(item, list):
+            raise place.error(f'takes "paper", or lists of facts in a list such as [["labels", "lengths"]], not {item!r}')
+    return ((),) if not items else tuple(item if item == PAPER else facts(item, place) for item in items)
+
+
+def facts(names: list[object], place: Place) -> tuple[str, ...]:
+    """Read facts, and return them in a fixed order."""
+    for name in names:
+        place.check(fact_field, text(name, place))
+    return tuple(fact for fact in FACTS if fact in names)
+
+
+TARGET = {
+    "name": Key(text),
+    "num_labels": Key(whole(2), None),
+    "task": one_of("task", get_args(Task)),
+    "random_weights": Key(flag, False),
+}
+DATASET = {
+    "name": Key(text),
+    "take": Key(take, None),
+    "text_column": Key(text, None),
+    "label_column": Key(text, None),
+}
+FEDAVG = {"steps": Key(whole(1)), "lr": Key(positive), "batch": Key(whole(1), None)}
+CLIENT = {
+    "dropout": Key(flag, False),
+    "embeddings": one_of("embeddings setting", get_args(Embeddings)),
+    "fedavg": Key(fedavg, None),
+}
+ATTACK = {"name": Key(text), "preset": Key(text, PAPER), "settings": Key(settings, {})}
+SEEDS = Key(listed(whole(0, LARGEST_SEED)), (0,))
+GRID = {
+    "target": Key(listed(target)),
+    "dataset": Key(listed(dataset)),
+    "batch_size": Key(listed(whole(1)), (1,)),
+    "client": Key(listed(client), (ClientSettings(),)),
+    "defense": Key(defenses, ((),)),
+    "knowledge": Key(knowledge, (PAPER,)),
+    "attack": Key(listed(attack)),
+    "seed": SEEDS,
+    "batches_per_cell": Key(whole(1), BATCHES_PER_CELL),
+}
+UTILITY = {
+    "target": Key(listed(target)),
+    "train": Key(listed(dataset)),
+    "test": Key(listed(dataset)),
+    "defense": Key(defenses, ((),)),
+    "seed": SEEDS,
+    "epochs": Key(whole(1), 2),
+    "batch_size": Key(whole(1), 32),
+    "lr": Key(positive, 5e-5),
+}

@@ -1,0 +1,342 @@
+"""What a study found so far: its records, one row per configuration.
+
+    summary = summarise("quick.db")
+    summary.rows[0].scores["rouge1"].mean
+
+Cells that differ only in seed, or in which part of a dataset they hold, are one configuration. Each score comes with a
+95 % bootstrap interval over sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradleak.errors import GradleakError, unknown_name
+from gradleak.metrics import SCORE_NAMES
+from gradleak.studies.published import Published, find_published
+
+CONDITIONS = (
+    "attack",
+    "preset",
+    "settings",
+    "target",
+    "dataset",
+    "batch_size",
+    "dropout",
+    "embeddings",
+    "fedavg",
+    "defense",
+    "knowledge",
+)
+"""What makes a configuration, in the order of the columns."""
+
+TOGETHER = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "embeddings", "fedavg")}
+"""Names of `--by` that stand for several conditions."""
+
+RESAMPLES = 1_000
+MANY = 2_000  # sentences from which on the bootstrap's interval and the normal one cannot be told apart
+NO_DEFENSE = "none"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over sentences and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Utility:
+    """How well the model learns under a defense, averaged over the cells that measured it.
+
+    Attributes:
+        target: the model.
+        defense: what was done to its updates.
+        mcc: Matthews' correlation, from -1 to 1.
+        accuracy: share of right predictions, from 0 to 1.
+        epsilon: the privacy loss, where the defense bounds it.
+        cells: how many trainings.
+    """
+
+    target: str
+    defense: str
+    mcc: float | None
+    accuracy: float | None
+    epsilon: float | None
+    cells: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration.
+
+    Attributes:
+        conditions: the value of each of `CONDITIONS`; None where the row's cells differ.
+        sentences: how many sentences were attacked.
+        cells: how many cells they come from.
+        scores: each score, from 0 to 100.
+        seconds: per sentence.
+        published: what the paper reports, if this is one of its settings.
+        utility: what the defense costs, if the study measured it.
+    """
+
+    conditions: Mapping[str, Any]
+    sentences: int
+    cells: int
+    scores: Mapping[str, Estimate]
+    seconds: float | None
+    published: Published | None = None
+    utility: Utility | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a study holds.
+
+    Attributes:
+        study: its name, if its file says so.
+        by: the conditions that tell its rows apart.
+        rows: one per configuration, in the order of the study.
+        utilities: one per model and defense.
+        finished: how many cells are done.
+        failed: every error and how many cells ended with it, the most frequent first.
+    """
+
+    study: str | None
+    by: tuple[str, ...]
+    rows: tuple[Row, ...]
+    utilities: tuple[Utility, ...]
+    finished: int
+    failed: tuple[tuple[str, int], ...]
+
+    @property
+    def same(self) -> dict[str, Any]:
+        """The conditions that are the same in all rows."""
+        return {
+            name: self.rows[0].conditions[name]
+            for name in CONDITIONS
+            if self.rows and len({_key(row.conditions[name]) for row in self.rows} | {_key(None)}) == 2
+        }
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The conditions that tell the rows apart, without those that are the same in all of them."""
+        same = self.same
+        return tuple(name for name in self.by if name not in same)
+
+
+def summarise(path: str | Path, by: Sequence[str] | None = None) -> Summary:
+    """Read a study's file and merge its cells to rows.
+
+    Args:
+        path: the SQLite file that `study run` writes.
+        by: which conditions tell rows apart; all of them if it is left out.
+
+    Raises:
+        GradleakError: if there is no such file, it is no study, or nothing in it has finished.
+    """
+    chosen = parse_by(by)
+    path = Path(path)
+    if not path.is_file():
+        raise GradleakError(f"there is no study file {path}")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            cells = file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY rowid").fetchall()
+            meta = dict(file.execute("SELECT key, value FROM meta").fetchall())
+            sentences = file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences").fetchall()
+            trained = file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility").fetchall()
+    except sqlite3.Error as error:
+        raise GradleakError(f"{path} is not a study file ({error})") from None
+    done = [Cell(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
+    errors = Counter(str(cell[4] or "unknown error") for cell in cells if cell[3] == "failed")
+    if not done:
+        failed = f"; {sum(errors.values())} failed, with: {errors.most_common(1)[0][0]}" if errors else ""
+        raise GradleakError(f"{path} holds no finished cell yet{failed}")
+    utilities = _utilities([cell for cell in done if cell.kind == "utility"], trained)
+    study = _text(meta.get("study") or meta.get("name"))
+    rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, chosen)
+    return Summary(
+        study=study,
+        by=chosen,
+        rows=tuple(_beside(row, study, utilities) for row in rows),
+        utilities=utilities,
+        finished=len(done),
+        failed=tuple(errors.most_common()),
+    )
+
+
+def parse_by(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the conditions that names of `--by` stand for, in the order of the columns."""
+    if names is None:
+        return CONDITIONS
+    chosen: set[str] = set()
+    for name in names:
+        plain = name.strip().replace("-", "_")
+        if plain not in (*CONDITIONS, *TOGETHER):
+            raise unknown_name("column", name.strip(), (*CONDITIONS, *TOGETHER))
+        chosen.update(TOGETHER.get(plain, (plain,)))
+    return tuple(name for name in CONDITIONS if name in chosen)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A finished cell."""
+
+    id: Any
+    kind: str
+    config: Mapping[str, Any]
+    seconds: float | None
+
+    @property
+    def target(self) -> str:
+        """The model's name."""
+        target = self.config["target"]
+        return f"{target['name']}{' (random weights)' if target.get('random_weights') else ''}"
+
+    @property
+    def defense(self) -> str:
+        """The defenses, one after the other."""
+        return " + ".join(self.config.get("defenses") or ()) or NO_DEFENSE
+
+    def conditions(self) -> dict[str, Any]:
+        """Return the value of each of `CONDITIONS`."""
+        config, client, attack = self.config, self.config["client"], self.config["attack"]
+        fedavg = client.get("fedavg")
+        return {
+            "attack": attack["name"],
+            "preset": attack.get("preset") or "paper",
+            "settings": dict(attack.get("settings") or {}),
+            "target": self.target,
+            "dataset": config["dataset"]["name"],
+            "batch_size": config["batch_size"],
+            "dropout": client["dropout"],
+            "embeddings": client["embeddings"],
+            "fedavg": ",".join(f"{k}={v:g}" for k, v in fedavg.items() if v is not None) if fedavg else "none",
+            "defense": self.defense,
+            "knowledge": sorted(config.get("knowledge") or ()),
+        }
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _rows(cells: Sequence[Cell], sentences: Sequence[tuple[Any, ...]], by: Sequence[str]) -> list[Row]:
+    groups: dict[str, int] = {}
+    conditions: list[dict[str, Any]] = []
+    members: list[list[Cell]] = []
+    row_of: dict[Any, int] = {}
+    for cell in cells:
+        found = cell.conditions()
+        number = groups.setdefault(_key([found[name] for name in by]), len(groups))
+        if number == len(conditions):
+            conditions.append(found)
+            members.append([])
+        shared = conditions[number]
+        shared.update({name: None for name in CONDITIONS if shared[name] != found[name]})
+        members[number].append(cell)
+        row_of[cell.id] = number
+    kept = [(row_of[cell], *scores) for cell, *scores in sentences if cell in row_of]
+    table = np.array(kept, dtype=np.float64).reshape(len(kept), 1 + len(SCORE_NAMES))
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    counts = np.bincount(table[:, 0].astype(np.int64), minlength=len(groups))
+    estimates = bootstrap(table[:, 1:], counts)
+    return [
+        Row(
+            conditions=conditions[number],
+            sentences=int(counts[number]),
+            cells=len(members[number]),
+            scores={name: Estimate(*map(float, estimates[number, place])) for place, name in enumerate(SCORE_NAMES)},
+            seconds=_seconds(members[number], int(counts[number])),
+        )
+        for number in range(len(groups))
+        if counts[number]
+    ]
+
+
+def bootstrap(scores: NDArray[np.float64], counts: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
+    """Return mean and 95 % interval of every score in every group; the resamples come from the seed.
+
+    Groups of one size are resampled alike, all at once: a resample is a vector of weights, and the means of all groups
+    under all resamples are one matrix product.
+
+    Args:
+        scores: [sentences, scores], group after group.
+        counts: [groups], how many sentences each group has.
+        seed: seed of the resamples.
+    """
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    result = np.full((len(counts), scores.shape[1], 3), np.nan)  # [groups, scores, (mean, low, high)]
+    for size in np.unique(counts[counts > 0]):
+        groups = np.flatnonzero(counts == size)
+        values = scores[starts[groups, None] + np.arange(size)]  # [groups, sentences, scores]
+        result[groups, :, 0] = values.mean(axis=1)
+        result[groups, :, 1:] = _interval(values, int(size), seed)
+    return result
+
+
+def _interval(values: NDArray[np.float64], size: int, seed: int) -> NDArray[np.float64]:
+    if size > MANY:
+        half = 1.96 * values.std(axis=1) / np.sqrt(size)
+        return np.stack([values.mean(axis=1) - half, values.mean(axis=1) + half], axis=-1)
+    drawn = np.random.default_rng(seed).integers(0, size, (RESAMPLES, size))
+    flat = (drawn + size * np.arange(RESAMPLES)[:, None]).ravel()
+    weights = np.bincount(flat, minlength=RESAMPLES * size).reshape(RESAMPLES, size) / size
+    rank = int(0.025 * RESAMPLES)
+    ends = np.empty((*values.shape[::2], 2))
+    for part in range(0, len(values), 1_000):  # [groups, scores, resamples] of all groups may not fit
+        means = np.einsum("gns,rn->gsr", values[part : part + 1_000], weights, optimize=True)
+        means.partition((rank, RESAMPLES - 1 - rank), axis=-1)
+        ends[part : part + 1_000] = means[..., [rank, RESAMPLES - 1 - rank]]
+    return ends
+
+
+def _seconds(cells: Sequence[Cell], sentences: int) -> float | None:
+    known = [cell.seconds for cell in cells if cell.seconds is not None]
+    return sum(known) / sentences if known else None
+
+
+# --- what stands beside them -----------------------------------------------------------------------------------------
+
+
+def _utilities(cells: Sequence[Cell], trained: Sequence[tuple[Any, ...]]) -> tuple[Utility, ...]:
+    measured = {cell: values for cell, *values in trained}
+    groups: dict[tuple[str, str], list[list[float | None]]] = {}
+    for cell in cells:
+        if cell.id in measured:
+            groups.setdefault((cell.target, cell.defense), []).append(measured[cell.id])
+    return tuple(
+        Utility(target, defense, *(_mean(column) for column in zip(*values, strict=True)), cells=len(values))
+        for (target, defense), values in groups.items()
+    )
+
+
+def _beside(row: Row, study: str | None, utilities: Sequence[Utility]) -> Row:
+    found = row.conditions
+    utility = next((u for u in utilities if (u.target, u.defense) == (found["target"], found["defense"])), None)
+    published = find_published(study, found)
+    return Row(found, row.sentences, row.cells, row.scores, row.seconds, published, utility)
+
+
+def _mean(values: Iterator[float | None] | Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value).strip('"')
+
+
+def _key(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
