@@ -84,6 +84,15 @@ def test_what_one_victims_attacker_is_told_is_not_lost_beside_one_who_knows_less
         assert "labels searched together with the embeddings" in searched.notes
 
 
+def test_how_many_lengths_others_have_to_try_does_not_matter() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    updates = [Client(target).update([text], [1]) for text in ("the cat", "dog ran")]
+    attack = Dlg(steps=10, lr=0.01, longest_tried=9, lengths_kept=2)
+    for known in (Knowledge(), Knowledge(longest=4), Knowledge(lengths=[4])):
+        together = attack.many(target, updates, [known, Knowledge()])
+        assert_alike(together[0], attack(target, updates[0], known))
+
+
 def test_no_victims_give_no_results(bert: Target) -> None:
     assert Dlg().many(bert, [], []) == []
 

@@ -89,15 +89,15 @@ def test_a_language_model_has_no_labels_to_find() -> None:
 
 @pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
 @pytest.mark.parametrize("embeddings", ["words-frozen", "trained"])
-@pytest.mark.parametrize("texts", [["dog ran"], [TEXT], ["dog ran", TEXT + " .", "the cat"]], ids=len)
+@pytest.mark.parametrize(
+    "texts", [["dog ran"], [TEXT], ["dog ran", TEXT + " .", "the cat"]], ids=["short", "one", "three"]
+)
 def test_the_longest_length_is_read_from_the_position_gradient(
     family: str, task: Task, embeddings: str, texts: list[str]
 ) -> None:
     target = small_target(family, task)
     update = Client(target, embeddings=embeddings).update(texts, [0] * len(texts))  # type: ignore[arg-type]
-    # A language model learns nothing from the last token of the longest text, which nothing follows.
-    expected = max(target.encode(texts).lengths)
-    assert longest_length(target, update.gradient()) == expected
+    assert longest_length(target, update.gradient()) == max(target.encode(texts).lengths)
 
 
 def test_without_a_position_gradient_no_length_is_read(bert: Target) -> None:
@@ -149,9 +149,7 @@ def test_lengths_beyond_what_the_model_takes_are_not_tried(bert: Target) -> None
 
 @pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
 @pytest.mark.parametrize("steps", [3, 20], ids=["all-to-the-end", "briefly-first"])
-def test_an_attack_without_any_knowledge_gives_a_text_of_a_length_it_tried(
-    family: str, task: Task, steps: int
-) -> None:
+def test_an_attack_without_any_knowledge_gives_a_text_of_a_length_it_tried(family: str, task: Task, steps: int) -> None:
     target = small_target(family, task)
     update = Client(target).update(["dog ran"], [1])
     result = Dlg(steps=steps, longest_tried=8, lengths_kept=2)(target, update)
@@ -160,18 +158,3 @@ def test_an_attack_without_any_knowledge_gives_a_text_of_a_length_it_tried(
     assert math.isfinite(result.loss)
     assert f"lengths {shortest} to 8 tried" in result.notes
     assert result.history[-1].step <= steps + steps // 10
-
-
-def test_of_the_lengths_tried_the_one_with_the_nearest_gradient_wins() -> None:
-    target = small_target("bert", dtype=torch.float64)
-    text = "the cat"
-    update = Client(target).update([text], [1])
-    attack = Dlg(steps=30, longest_tried=7, lengths_kept=5)
-    free = attack(target, update, Knowledge(labels=[1]))
-    losses = {}
-    for length in range(3, 8):
-        losses[length] = attack(target, update, Knowledge(labels=[1], lengths=[length])).loss
-    assert len(free.token_ids[0]) in losses
-    again = Client(target).update(free.texts, [1])
-    distance = sum((update.tensors[n] - t).square().sum() for n, t in again.tensors.items() if "key.bias" not in n)
-    assert free.loss == pytest.approx(float(distance), rel=1e-6)

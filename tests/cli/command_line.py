@@ -57,7 +57,7 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def without_seconds(record: Any) -> Any:  # noqa: ANN401
+def without_seconds(record: Any) -> Any:
     """Return a record without what differs from run to run."""
     if isinstance(record, dict):
         return {key: without_seconds(value) for key, value in record.items() if key != "seconds"}

@@ -183,7 +183,7 @@ def test_many_batches_are_attacked_in_groups(run: Run, tmp_path: Path, monkeypat
     seen: list[int] = []
     many = Tag.many
 
-    def counted(self: Tag, target: Target, updates: Sequence[Any], *rest: Any, **options: Any) -> Any:  # noqa: ANN401
+    def counted(self: Tag, target: Target, updates: Sequence[Any], *rest: Any, **options: Any) -> Any:
         seen.append(len(updates))
         return many(self, target, updates, *rest, **options)
 
@@ -212,7 +212,7 @@ def test_interrupted_run_keeps_what_finished(run: Run, tmp_path: Path, monkeypat
     monkeypatch.setitem(running.GROUP, "cpu", 1)
     many, calls = Tag.many, iter([False, True])
 
-    def stopped(self: Tag, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def stopped(self: Tag, *arguments: Any, **options: Any) -> Any:
         found = many(self, *arguments, **options)
         if next(calls):
             raise KeyboardInterrupt
@@ -232,3 +232,18 @@ def test_json_leaves_no_other_file_behind(run: Run, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     record_of(run, tmp_path / "out", TEXT)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["result.json"]
+
+
+def test_a_defense_of_single_examples_gets_them(run: Run, tmp_path: Path) -> None:
+    record = record_of(run, tmp_path, "a cat", "a dog", "--batch-size", "2", "--defense", "dpsgd:1,0.01")
+    assert record["scenario"]["defenses"] == ["dpsgd:1,0.01"]
+
+
+def test_results_on_a_terminal_are_coloured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    answer = run("attack", TEXT)
+    assert answer.code == 0
+    assert "\x1b[" in answer.out
+    assert "right token at another place" in answer.out

@@ -16,11 +16,12 @@ sizes = st.integers(1, 5)
 def knowledge(draw: st.DrawFn) -> Knowledge:
     """Anything that an attacker may be told about one batch."""
     size = draw(sizes)
-    lengths = st.lists(st.integers(3, 20), min_size=size, max_size=size)
+    lengths = draw(st.none() | st.lists(st.integers(3, 20), min_size=size, max_size=size))
+    longest = st.integers(3, 20) if lengths is None else st.just(max(lengths))
     return Knowledge(
         labels=draw(st.none() | st.lists(st.integers(0, 3), min_size=size, max_size=size)),
-        lengths=draw(st.none() | lengths),
-        longest=draw(st.none() | st.integers(20, 30)),
+        lengths=lengths,
+        longest=draw(st.none() | longest),
         batch_size=draw(st.none() | st.just(size)),
         dropout=draw(st.none() | st.floats(0, 0.9)),
         defenses=draw(st.none() | st.lists(st.sampled_from(["noise:0.1", "prune:0.5"]), max_size=2)),

@@ -136,9 +136,7 @@ def test_a_file_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> No
         GRADIENT.save(tmp_path / "no-such-folder" / "update.safetensors")
 
 
-@pytest.mark.parametrize(
-    "where", [0, 1, 7, 8, 9, 20, 0.01, 0.1, 0.5, 0.9, -100, -1], ids=lambda where: f"at-{where}"
-)
+@pytest.mark.parametrize("where", [0, 1, 7, 8, 9, 20, 0.01, 0.1, 0.5, 0.9, -100, -1], ids=lambda where: f"at-{where}")
 def test_a_truncated_file_is_refused(tmp_path: Path, where: float) -> None:
     path = tmp_path / "update.safetensors"
     GRADIENT.save(path)

@@ -323,6 +323,13 @@ def test_a_language_model_needs_no_labels() -> None:
     update.check(target)
 
 
+def test_a_text_from_which_a_language_model_learns_nothing_is_refused() -> None:
+    client = Client(small_target("gpt2", "causal-lm"))
+    for texts in (["dog"], ["the cat", "dog"], ["dog", "the cat"]):
+        with pytest.raises(GradleakError, match=f"text {texts.index('dog') + 1} .*token"):
+            client.update(texts)
+
+
 @pytest.mark.parametrize("texts", [[], "the cat", [""], ["cat " * 50]], ids=["none", "str", "empty", "long"])
 def test_texts_that_cannot_be_encoded_are_refused(bert: Target, texts: Any) -> None:  # noqa: ANN401
     with pytest.raises(GradleakError, match="text"):

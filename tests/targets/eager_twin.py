@@ -10,7 +10,7 @@ import torch
 from gradleak.targets import Target, Tokens
 from gradleak.targets.loading import MODEL_CLASSES
 
-PADDED_TEXTS = ["the cat sat on a big red mat .", "dog ran", "a"]
+PADDED_TEXTS = ["the cat sat on a big red mat .", "dog ran", "a cat"]
 
 
 def eager_twin(target: Target) -> Any:  # noqa: ANN401 - Hugging Face models have no common typed base

@@ -132,9 +132,7 @@ def test_word_embeddings_are_the_models_input_embeddings(any_target: Target) -> 
     assert torch.equal(any_target.embed(ids), table[ids])
 
 
-def test_the_classifier_is_the_layer_that_gives_the_logits(
-    any_target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_classifier_is_the_layer_that_gives_the_logits(any_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(any_target, monkeypatch)
     logits = own_logits(any_target, any_target.encode(PADDED_TEXTS))
     assert torch.equal(recorder.modules[any_target.classifier][-1][1], logits)
@@ -197,5 +195,7 @@ def test_every_small_family_is_a_registered_one() -> None:
 
 @pytest.mark.parametrize("model_type", ["t5", "electra", "", "BERT"])
 def test_an_unsupported_architecture_names_the_supported_ones(model_type: str) -> None:
-    with pytest.raises(GradleakError, match=f"'{model_type}' is not supported.*albert, bert, distilbert, gpt2, roberta"):
+    with pytest.raises(
+        GradleakError, match=f"'{model_type}' is not supported.*albert, bert, distilbert, gpt2, roberta"
+    ):
         family_of(model_type)

@@ -65,7 +65,7 @@ def test_a_saved_directory_gives_the_same_target(tmp_path: Path, family: str, ta
     assert (loaded.family, loaded.task, loaded.name) == (original.family, task, str(tmp_path))
     assert loaded.special_tokens == original.special_tokens
     assert not loaded.model.training
-    texts = ["the cat sat on a mat", "dog"]
+    texts = ["the cat sat on a mat", "dog ran"]
     expected, found = original.encode(texts), loaded.encode(texts)
     assert torch.equal(expected.ids, found.ids)
     with torch.no_grad():
@@ -230,7 +230,9 @@ def _one_label(folder: Path) -> None:
     ids=lambda value: getattr(value, "__name__", "").strip("_"),
 )
 def test_a_directory_that_holds_no_sound_classifier_is_refused_with_one_line(
-    tmp_path: Path, spoil: Any, message: str  # noqa: ANN401
+    tmp_path: Path,
+    spoil: Any,
+    message: str,  # noqa: ANN401
 ) -> None:
     saved(tmp_path)
     spoil(tmp_path)
@@ -338,9 +340,7 @@ def shrunk(entry: Entry) -> Entry:
 
 
 @pytest.mark.parametrize("name", NAMES_WITH_WEIGHTS_ELSEWHERE)
-def test_every_name_can_be_built_with_random_weights_and_no_network(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_name_can_be_built_with_random_weights_and_no_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", None)
     monkeypatch.setitem(MODELS, name, shrunk(MODELS[name]))
     target = load_target(name, 3, seed=1, random_weights=True)

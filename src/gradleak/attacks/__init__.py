@@ -5,8 +5,21 @@ To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, 
 
 from gradleak.attacks.base import ATTACKS, Attack, Finding, Victim, find_attack, register
 from gradleak.attacks.dlg import Dlg
+from gradleak.attacks.lamp import Lamp, LampL2L1
 from gradleak.attacks.tag import Tag
 
 DEFAULT_ATTACK = "tag"
 
-__all__ = ["ATTACKS", "DEFAULT_ATTACK", "Attack", "Dlg", "Finding", "Tag", "Victim", "find_attack", "register"]
+__all__ = [
+    "ATTACKS",
+    "DEFAULT_ATTACK",
+    "Attack",
+    "Dlg",
+    "Finding",
+    "Lamp",
+    "LampL2L1",
+    "Tag",
+    "Victim",
+    "find_attack",
+    "register",
+]

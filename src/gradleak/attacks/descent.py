@@ -11,9 +11,11 @@ from torch import Tensor
 
 from gradleak.attacks.guesses import Slots, pick_starts
 from gradleak.matching import Candidates, Matcher
+from gradleak.search import rearrange
 from gradleak.targets import Target
 
 Watcher = Callable[[int, "Guess"], None]
+Penalty = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,8 @@ def random_guess(
     tokens = slots.mask.any(dim=2).sum(dim=2).tolist()  # [victims][starts]: of the longest sequence
     for victim, generator in enumerate(generators):
         for start, length in enumerate(tokens[victim]):
-            drawn = embeddings[victim, start, :, :length]
-            drawn.normal_(generator=generator)
+            shape = (slots.ids.shape[2], length, embeddings.shape[-1])
+            embeddings[victim, start, :, :length] = torch.randn(shape, generator=generator)
     embeddings = embeddings.to(target.device, target.dtype) * scale
     if labels is None:
         per_token = slots.ids.shape if target.task == "causal-lm" else slots.ids.shape[:3]
@@ -97,8 +99,78 @@ def random_guess(
     return Guess(slots, embeddings, labels, losses)
 
 
+class Descender:
+    """A descent that can be stopped, looked at, rearranged, and continued.
+
+    Args:
+        target: the model.
+        matcher: the distance to go down.
+        guess: where to start.
+        descent: how.
+        penalty: added to the distance: takes embeddings `[V, starts, B, T, width]` and mask, gives `[V, starts]`.
+    """
+
+    def __init__(
+        self, target: Target, matcher: Matcher, guess: Guess, descent: Descent, penalty: Penalty | None = None
+    ) -> None:
+        self.best = guess
+        self.steps_done = 0
+        self._target, self._matcher, self._descent, self._penalty = target, matcher, descent, penalty
+        self._labels = guess.labels
+        searched = guess.labels.is_floating_point()
+        self._variables = [guess.embeddings.clone(), *([guess.labels.clone()] if searched else [])]
+        kind = torch.optim.AdamW if descent.optimizer == "adamw" else torch.optim.Adam
+        self._optimizer = kind(self._variables, lr=descent.lr)
+
+    @property
+    def now(self) -> Guess:
+        """Where the descent is, with the best losses so far."""
+        labels = self._variables[1] if len(self._variables) > 1 else self._labels
+        return Guess(self.best.slots, self._variables[0], labels, self.best.losses)
+
+    def run(self, steps: int, watch: Watcher | None = None) -> Guess:
+        """Take some steps and return the best state that each start has passed through."""
+        for _ in range(steps):
+            losses, slopes = self._slopes(self.now)
+            self.best = _keep_better(self.best, self.now, losses)
+            for variable, slope in zip(self._variables, slopes, strict=True):
+                variable.grad = _clipped(slope, self._descent.clip)
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._descent.rate(self.steps_done)
+            self._optimizer.step()
+            self.steps_done += 1
+            if watch is not None:
+                watch(self.steps_done, self.best)
+        return self.best
+
+    def rearrange(self, orders: Tensor) -> None:
+        """Put the tokens in another order `[V, starts, B, T]`, and with them what the optimiser remembers of each."""
+        remembered = self._optimizer.state[self._variables[0]]
+        moved = [self._variables[0], *(value for value in remembered.values() if value.ndim > 1)]
+        for tensor in moved:
+            tensor.copy_(rearrange(tensor, orders))
+
+    def _slopes(self, guess: Guess) -> tuple[Tensor, list[Tensor]]:
+        """Return the losses, and their gradients by embeddings and, if they are searched, label logits."""
+        searched = guess.labels.is_floating_point()
+        logits = guess.labels.detach().requires_grad_(searched)
+        labels = logits.softmax(dim=-1) if searched else logits
+        inputs = guess.slots.fill(self._target, guess.embeddings).detach().requires_grad_()
+        leaf = labels.detach().requires_grad_(searched)
+        losses, gradients = self._matcher.gradients(Candidates(inputs, guess.slots.mask, leaf))
+        slope = gradients["inputs"]
+        if self._penalty is not None:
+            extra = self._penalty(inputs, guess.slots.mask)
+            slope = slope + torch.autograd.grad(extra.sum(), inputs)[0]
+            losses = losses + extra.detach()
+        slopes = [torch.where(guess.slots.free[..., None], slope, 0.0)]
+        if searched:
+            slopes.append(torch.autograd.grad(labels, logits, gradients["labels"])[0])
+        return losses, slopes
+
+
 def descend(target: Target, matcher: Matcher, guess: Guess, descent: Descent, watch: Watcher | None = None) -> Guess:
-    """Optimise a guess and return the best state that each start passed through.
+    """Optimise a guess from beginning to end and return the best state that each start passed through.
 
     Args:
         target: the model.
@@ -107,38 +179,7 @@ def descend(target: Target, matcher: Matcher, guess: Guess, descent: Descent, wa
         descent: how.
         watch: called after each step with its number and the best state so far.
     """
-    searched = guess.labels.is_floating_point()
-    variables = [guess.embeddings.clone(), *([guess.labels.clone()] if searched else [])]
-    kind = torch.optim.AdamW if descent.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(variables, lr=descent.lr)
-    best = guess
-    for step in range(descent.steps):
-        embeddings = variables[0].detach().requires_grad_()
-        labels = variables[1].detach().requires_grad_() if searched else guess.labels
-        now = Guess(guess.slots, embeddings, labels, best.losses)
-        losses, slopes = _slopes(target, matcher, now)
-        best = _keep_better(best, now, losses)
-        for variable, slope in zip(variables, slopes, strict=True):
-            variable.grad = _clipped(slope, descent.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = descent.rate(step)
-        optimizer.step()
-        if watch is not None:
-            watch(step + 1, best)
-    return best
-
-
-def _slopes(target: Target, matcher: Matcher, guess: Guess) -> tuple[Tensor, list[Tensor]]:
-    """Return the losses, and their gradients by embeddings and, if they are searched, label logits."""
-    whole = guess.candidates(target)
-    inputs = whole.inputs.detach().requires_grad_()
-    searched = guess.labels.is_floating_point()
-    labels = whole.labels.detach().requires_grad_() if searched else whole.labels
-    losses, gradients = matcher.gradients(Candidates(inputs, whole.mask, labels))
-    slopes = [torch.where(guess.slots.free[..., None], gradients["inputs"], 0.0)]
-    if searched:
-        slopes.append(torch.autograd.grad(whole.labels, guess.labels, gradients["labels"])[0])
-    return losses, slopes
+    return Descender(target, matcher, guess, descent).run(descent.steps, watch)
 
 
 def _keep_better(best: Guess, now: Guess, losses: Tensor) -> Guess:

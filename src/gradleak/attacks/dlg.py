@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -59,22 +59,14 @@ class Dlg(Attack):
         matcher = self._matcher(target, victims)
         guess, notes = self._first_guess(target, victims)
         briefly = self.steps // 10 if guess.losses.shape[1] > self.lengths_kept else 0
-        total = briefly + self.steps
-        history: list[list[Glimpse]] = [[] for _ in victims]
-
-        def watch(step: int, best: Guess) -> None:
-            reporter(step, total, lambda: _first(look(target, best)))
-            if step % max(1, total // GLIMPSES) == 0:
-                for trail, (loss, texts) in zip(history, look(target, best), strict=True):
-                    trail.append(Glimpse(step, loss, texts))
-
+        history = History(target, len(victims), briefly + self.steps, reporter)
         if briefly:
-            guess = descend(target, matcher, guess, self._descent(briefly), watch).best_starts(self.lengths_kept)
-        guess = descend(target, matcher, guess, self._descent(self.steps), lambda s, g: watch(briefly + s, g))
+            guess = descend(target, matcher, guess, self._descent(briefly), history).best_starts(self.lengths_kept)
+        guess = descend(target, matcher, guess, self._descent(self.steps), lambda s, g: history(briefly + s, g))
         findings = [self._finding(target, matcher, guess, number) for number in range(len(victims))]
         return [
-            Finding(f.token_ids, f.labels, f.loss, tuple(trail), tuple(note))
-            for f, trail, note in zip(findings, history, notes, strict=True)
+            replace(finding, history=trail, notes=tuple(note))
+            for finding, trail, note in zip(findings, history.trails, notes, strict=True)
         ]
 
     def _descent(self, steps: int) -> Descent:
@@ -105,15 +97,43 @@ class Dlg(Attack):
     def _finding(self, target: Target, matcher: Matcher, guess: Guess, number: int) -> Finding:
         """Project one victim's starts to words and take the one whose gradient is nearest."""
         ids = guess.slots.project(target, guess.embeddings)
-        classes = guess.labels.argmax(dim=-1) if guess.labels.is_floating_point() else guess.labels
-        labels = ids if target.task == "causal-lm" else classes
-        losses = matcher(Candidates(ids, guess.slots.mask, labels))
+        classes = labels_of(target, guess)
+        losses = matcher(Candidates(ids, guess.slots.mask, ids if classes is None else classes))
         start = int(losses[number].argmin())
         return Finding(
             token_ids=trimmed(ids[number, start], guess.slots.mask[number, start]),
-            labels=classes[number, start].tolist() if target.task == "classification" else None,
+            labels=None if classes is None else classes[number, start].tolist(),
             loss=float(losses[number, start]),
         )
+
+
+class History:
+    """Watches a descent: tells the reporter, and keeps a few glimpses of each victim.
+
+    Args:
+        target: the model.
+        victims: how many there are.
+        total: how many steps there will be.
+        reporter: told at every step.
+    """
+
+    def __init__(self, target: Target, victims: int, total: int, reporter: Reporter) -> None:
+        self.trails: list[tuple[Glimpse, ...]] = [() for _ in range(victims)]
+        self._target, self._total, self._reporter = target, total, reporter
+
+    def __call__(self, step: int, best: Guess) -> None:
+        """Take note of a step; texts are looked at only now and then."""
+        self._reporter(step, self._total, lambda: look(self._target, best)[0])
+        if step % max(1, self._total // GLIMPSES) == 0:
+            views = look(self._target, best)
+            self.trails = [(*trail, Glimpse(step, *view)) for trail, view in zip(self.trails, views, strict=True)]
+
+
+def labels_of(target: Target, guess: Guess) -> Tensor | None:
+    """Return a guess's classes `[V, starts, B]`, the likeliest where they are searched; None for a language model."""
+    if target.task == "causal-lm":
+        return None
+    return guess.labels.argmax(dim=-1) if guess.labels.is_floating_point() else guess.labels
 
 
 def look(target: Target, guess: Guess) -> list[tuple[float, tuple[str, ...]]]:
@@ -124,10 +144,6 @@ def look(target: Target, guess: Guess) -> list[tuple[float, tuple[str, ...]]]:
         (float(best.losses[v, 0]), tuple(target.decode(row) for row in trimmed(ids[v, 0], best.slots.mask[v, 0])))
         for v in range(len(ids))
     ]
-
-
-def _first(views: list[tuple[float, tuple[str, ...]]]) -> tuple[float, tuple[str, ...]]:
-    return views[0]
 
 
 def _batch_note(victim: Victim) -> str | None:

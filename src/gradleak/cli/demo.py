@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from gradleak.cli.running import Outcome, carry_out
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.words import sizes
 
-SENTENCE = "my father lost all his money"
+SENTENCE = "the doctor says my son is ill"
 ATTACK = "tag"
 PRESET = "fast"
 SETTINGS: dict[str, str] = {}
@@ -27,9 +28,17 @@ DemoText = Annotated[str, typer.Option(metavar="TEXT", help="The private sentenc
 def demo(text: DemoText = SENTENCE, seed: o.Seed = 0, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> None:
     """Read a private sentence back from one gradient of the embedded model, in about a minute and without network."""
     check_output(json_file)
+    screen = Screen(quiet)
+    with one_thread():
+        outcome = perform(text, seed, screen, json_file)
+    for line in meaning(outcome):
+        screen.line(line)
+
+
+def perform(text: str, seed: int, screen: Screen, json_file: Path | None) -> Outcome:
+    """Tell the story up to what was found."""
     from gradleak.attacks import find_attack
 
-    screen = Screen(quiet)
     built = find_attack(ATTACK).with_settings(PRESET, SETTINGS)
     target = ModelChoice(device="cpu").load(seed)
     client = ClientChoice.read(dropout=False, embeddings="frozen", fedavg=None, defenses=None)
@@ -40,15 +49,15 @@ def demo(text: DemoText = SENTENCE, seed: o.Seed = 0, json_file: o.JsonFile = No
     screen.line(f"  {sizes(plan.first.update)}\n", "bold")
     screen.line("The server knows the model, the label and the length, and looks for text that gives this gradient")
     screen.line(f"({built.name}, {built.paper}):\n")
-    with one_thread():
-        outcomes = carry_out(plan, built, PRESET, seed, screen, json_file)
-    for line in meaning(outcomes[0]):
-        screen.line(line)
+    return carry_out(plan, built, PRESET, seed, screen, json_file)[0]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one core: on so small a model threads wait for each other, for many seconds on a busy machine."""
+    """Compute on one core: on so small a model threads wait for each other, much longer still on a busy machine.
+
+    And it makes the demo the same everywhere: another number of threads rounds otherwise.
+    """
     import torch
 
     threads = torch.get_num_threads()

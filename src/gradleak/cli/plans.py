@@ -72,7 +72,7 @@ def plan_simulation(
         ("client", str(client)),
         ("sends", sizes(first.update)),
         ("defenses", ", ".join(defenses) or "none"),
-        ("text", f"{plural(count, 'batch')} of {plural(batch_size, 'sentence')}, {text.source or 'as given'}"),
+        ("text", f"{plural(len(text.texts), 'sentence')} in {plural(count, 'batch')}, {text.source or 'as given'}"),
     )
     scenario = {
         "client": client.as_dict(),

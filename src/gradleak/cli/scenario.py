@@ -184,11 +184,19 @@ class Simulation:
 
     def updates(self) -> Iterator[Update]:
         """Yield each batch's update, as it arrives at the server."""
-        from gradleak.defenses import defend, defense_stream
+        from gradleak.defenses import defend, defend_examples, defense_stream, examples_needed
 
         stream = defense_stream(self._seed)
+        defenses = self.choice.defenses
         for batch in self.batches:
-            yield defend(self.client.update(batch.texts, batch.labels), self.choice.defenses, stream)
+            if examples_needed(defenses):
+                yield defend_examples(self._example_updates(batch), defenses, stream)
+            else:
+                yield defend(self.client.update(batch.texts, batch.labels), defenses, stream)
+
+    def _example_updates(self, batch: Batch) -> Iterator[Update]:
+        for number, text in enumerate(batch.texts):
+            yield self.client.update([text], None if batch.labels is None else [batch.labels[number]])
 
     def knowledge(self, batch: Batch, facts: Sequence[str]) -> Knowledge:
         """Return what an attacker is told who is told these facts."""

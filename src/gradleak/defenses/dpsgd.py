@@ -59,13 +59,13 @@ class DPSGD(Defense):
         count = 0
         for update in updates:
             bounded = clipped(update, self.norm)
-            total = bounded if total is None else _added(total, bounded)
             count += 1
+            if total is None:
+                total = bounded
+                continue
+            for name, tensor in total.tensors.items():
+                tensor.add_(bounded.tensors[name])  # the sum is our own: `clipped` returns new tensors
         if total is None:
             raise GradleakError("defense dpsgd needs at least one example")
         mean = total.with_tensors({name: tensor / count for name, tensor in total.tensors.items()})
         return noisy(mean, self.deviation, generator)
-
-
-def _added(total: Update, update: Update) -> Update:
-    return total.with_tensors({name: tensor + update.tensors[name] for name, tensor in total.tensors.items()})

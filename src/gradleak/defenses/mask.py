@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from gradleak.defenses.base import Defense, Memory, register
+from gradleak.defenses.entries import only
 from gradleak.exchange import Update
 
 
@@ -33,7 +34,7 @@ class Mask(Defense):
         """Draw on the CPU, then move."""
         return update.with_tensors(
             {
-                name: tensor * (torch.rand(tensor.shape, generator=generator) >= self.value).to(tensor.device)
+                name: only(tensor, (torch.rand(tensor.shape, generator=generator) >= self.value).to(tensor.device))
                 for name, tensor in update.tensors.items()
             }
         )

@@ -22,7 +22,7 @@ def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: floa
         GradleakError: if Opacus is not installed, or a number makes no sense.
     """
     try:
-        from opacus.accountants import RDPAccountant  # type: ignore[import-untyped]
+        from opacus.accountants import RDPAccountant  # type: ignore[import, unused-ignore]
     except ImportError:
         raise missing_extra("opacus", "dp", "the privacy loss of dpsgd") from None
     if not (noise_multiplier >= 0 and 0 < sample_rate <= 1 and steps >= 1 and 0 < delta < 1):

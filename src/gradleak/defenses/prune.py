@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
-from gradleak.defenses.entries import largest, largest_of_all
+from gradleak.defenses.entries import largest, largest_of_all, only
 from gradleak.exchange import Update
 
 
@@ -36,7 +36,7 @@ class Prune(Defense):
         return update.with_tensors({name: self._pruned(tensor) for name, tensor in update.tensors.items()})
 
     def _pruned(self, tensor: Tensor) -> Tensor:
-        return tensor * largest(tensor, tensor.numel() - int(self.value * tensor.numel()))
+        return only(tensor, largest(tensor, tensor.numel() - int(self.value * tensor.numel())))
 
 
 @register
@@ -60,4 +60,4 @@ class PruneGlobal(Defense):
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
         kept = largest_of_all(update.tensors, update.num_values - int(self.value * update.num_values))
-        return update.with_tensors({name: tensor * kept[name] for name, tensor in update.tensors.items()})
+        return update.with_tensors({name: only(tensor, kept[name]) for name, tensor in update.tensors.items()})

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from gradleak.defenses.base import Defense, Memory, register
-from gradleak.defenses.entries import largest_of_all
+from gradleak.defenses.entries import largest_of_all, only
 from gradleak.exchange import Update
 
 
@@ -18,8 +18,8 @@ class TopK(Defense):
     """Send this share of all entries, the largest, and add the rest to the next update (Stich et al. 2018).
 
     This is how gradients are compressed to save communication. With a memory nothing is lost over the rounds: what was
-    sent and what is remembered add up to what would have been sent. Without one it is `prune-global` of the other share.
-    The share is rounded down, but at least one entry is sent.
+    sent and what is remembered add up to what would have been sent. Without one this is `prune-global` with the other
+    share. The share is rounded down, but at least one entry is sent.
     """
 
     name: ClassVar[str] = "topk"
@@ -39,5 +39,5 @@ class TopK(Defense):
         count = max(int(self.value * update.num_values), min(1, update.num_values))
         chosen = largest_of_all(owed, count)
         if memory is not None:
-            memory.update({name: tensor * ~chosen[name] for name, tensor in owed.items()})
-        return update.with_tensors({name: tensor * chosen[name] for name, tensor in owed.items()})
+            memory.update({name: only(tensor, ~chosen[name]) for name, tensor in owed.items()})
+        return update.with_tensors({name: only(tensor, chosen[name]) for name, tensor in owed.items()})

@@ -38,8 +38,11 @@ class Cell:
 
     @cached_property
     def id(self) -> str:
-        """SHA-256 of the description; the order in which a study lists things does not matter."""
-        canonical = json.dumps(self.config, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        """SHA-256 of the description.
+
+        What is None does not count: a description that learns to say more keeps its id as long as it says nothing new.
+        """
+        canonical = json.dumps(_said(self.config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
@@ -112,3 +115,9 @@ class UtilityCell(Cell):
     def title(self) -> str:
         """The cell in a few words."""
         return self._title(f"utility of {self.target.name}", f"{self.train.name} {self.train.take}")
+
+
+def _said(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _said(item) for key, item in value.items() if item is not None}
+    return value

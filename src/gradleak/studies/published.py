@@ -1,9 +1,9 @@
 """The figures that the papers print, to stand beside ours.
 
-`published.json` holds for each ready study where its figures come from, the paper's model, what holds in all of its rows,
-and the rows: conditions under the names of `Conditions` in `show`, and figures. A row's figures belong to a row of ours
-if all of its conditions hold there, the model excepted: a study of another model may want to see them, too, and is told
-which model they are of.
+`published.json` holds for each ready study where its figures come from, the paper's main model, what is the same in all
+rows, and the rows: conditions, under the names of `CONDITIONS` in `show`, and figures. They belong beside a row of ours
+if all conditions hold there, the model excepted: a study of another model may want to see them, too, and is told which
+model they are of.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Published:
         return all(conditions.get(name) == value for name, value in self.conditions.items())
 
 
+@cache
 def published_rows(study: str | None) -> tuple[Published, ...]:
     """Return the rows that the paper prints for a ready study; none for any other study."""
     entry = _content().get(study or "")

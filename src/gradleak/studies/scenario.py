@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from gradleak import defenses as room
-from gradleak.defenses import Defense, defend, defense_stream
+from gradleak.defenses import Defense, defend, defend_examples, defense_stream, examples_needed
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client, Embeddings, FedAvg
@@ -147,14 +145,10 @@ def sent(
     stream: torch.Generator,
 ) -> Update:
     """Return what a client sends for a batch under defenses, some of which look at every example by itself."""
-    needed: Any = getattr(room, "examples_needed", None)
-    if needed is None or not needed(defenses):
+    if not examples_needed(defenses):
         return defend(client.update(texts, labels), defenses, stream)
-    updates = [
-        client.update([text], None if labels is None else [labels[number]]) for number, text in enumerate(texts)
-    ]
-    defended: Update = room.defend_examples(updates, defenses, stream)  # type: ignore[attr-defined]
-    return defended
+    alone = (client.update([text], None if labels is None else [labels[i]]) for i, text in enumerate(texts))
+    return defend_examples(alone, defenses, stream)
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from gradleak.attacks import ATTACKS, find_attack
 from gradleak.data import parse_take
-from gradleak.defenses import parse_defense
+from gradleak.defenses import DEFENSES, examples_needed, parse_defense
 from gradleak.errors import unknown_name
 from gradleak.exchange import FACTS, fact_field
 from gradleak.federation import Embeddings, FedAvg
@@ -65,6 +65,16 @@ class Grid:
     seed: tuple[int, ...]
     batches_per_cell: int
 
+    @property
+    def unavailable(self) -> list[str]:
+        """What it names that this version of the package does not have."""
+        return [a.name for a in self.attack if not a.available] + missing_defenses(self.defense)
+
+    def available(self) -> Grid:
+        """Return what can be run of it."""
+        kept = tuple(a for a in self.attack if a.available)
+        return replace(self, attack=kept, defense=with_known_defenses(self.defense))
+
 
 @dataclass(frozen=True, kw_only=True)
 class UtilityGrid:
@@ -78,6 +88,33 @@ class UtilityGrid:
     epochs: int
     batch_size: int
     lr: float
+
+    @property
+    def unavailable(self) -> list[str]:
+        """What it names that this version of the package does not have."""
+        return missing_defenses(self.defense)
+
+    def available(self) -> UtilityGrid:
+        """Return what can be run of it."""
+        return replace(self, defense=with_known_defenses(self.defense))
+
+
+def missing_defenses(alternatives: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Return the defenses that this version of the package does not have."""
+    return [_defense_name(words) for together in alternatives for words in together if not _known_defense(words)]
+
+
+def with_known_defenses(alternatives: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the alternatives that this version of the package can apply."""
+    return tuple(together for together in alternatives if all(map(_known_defense, together)))
+
+
+def _known_defense(words: str) -> bool:
+    return _defense_name(words) in DEFENSES
+
+
+def _defense_name(words: str) -> str:
+    return words.partition(":")[0].strip()
 
 
 def target(value: object, place: Place) -> TargetSpec:
@@ -143,7 +180,12 @@ def settings(value: object, place: Place) -> dict[str, Any]:
 def defense(value: object, place: Place) -> tuple[str, ...]:
     """Read defenses that are applied together; a single one needs no list."""
     items = value if isinstance(value, list) else [value]
-    return tuple(str(place.check(parse_defense, text(item, place))) for item in items)
+    words = tuple(text(item, place) for item in items)
+    if place.ready and not all(map(_known_defense, words)):
+        return words
+    together = [place.check(parse_defense, each) for each in words]
+    place.check(examples_needed, together)  # refuses an order that cannot be
+    return tuple(map(str, together))
 
 
 def defenses(value: object, place: Place) -> tuple[tuple[str, ...], ...]:
@@ -153,10 +195,12 @@ def defenses(value: object, place: Place) -> tuple[tuple[str, ...], ...]:
 
 def knowledge(value: object, place: Place) -> tuple[str | tuple[str, ...], ...]:
     """Read a list of alternatives: `paper`, or the facts that the attacker is told."""
-    items = value if isinstance(value, list) else [value]
+    items: list[Any] = value if isinstance(value, list) else [value]
     for item in items:
         if item != PAPER and not isinstance(item, list):
-            raise place.error(f'takes "paper", or lists of facts in a list such as [["labels", "lengths"]], not {item!r}')
+            raise place.error(
+                f'takes "paper", or lists of facts in a list such as [["labels", "lengths"]], not {item!r}'
+            )
     return ((),) if not items else tuple(item if item == PAPER else facts(item, place) for item in items)
 
 

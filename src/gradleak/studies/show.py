@@ -1,7 +1,7 @@
 """What a study found so far: its records, one row per configuration.
 
-    summary = summarise("quick.db")
-    summary.rows[0].scores["rouge1"].mean
+    overview = summarise("quick.db")
+    overview.rows[0].scores["rouge1"].mean
 
 Cells that differ only in seed, or in which part of a dataset they hold, are one configuration. Each score comes with a
 95 % bootstrap interval over sentences.
@@ -10,11 +10,13 @@ Cells that differ only in seed, or in which part of a dataset they hold, are one
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,8 @@ TOGETHER = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "e
 RESAMPLES = 1_000
 MANY = 2_000  # sentences from which on the bootstrap's interval and the normal one cannot be told apart
 NO_DEFENSE = "none"
+ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "sieve")
+"""From the oldest to the newest, as the papers' tables have them; others follow by name."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Utility:
+class Usefulness:
     """How well the model learns under a defense, averaged over the cells that measured it.
 
     Attributes:
@@ -98,30 +102,32 @@ class Row:
     scores: Mapping[str, Estimate]
     seconds: float | None
     published: Published | None = None
-    utility: Utility | None = None
+    utility: Usefulness | None = None
 
 
 @dataclass(frozen=True)
-class Summary:
+class Overview:
     """What a study holds.
 
     Attributes:
         study: its name, if its file says so.
+        title: what it is about.
         by: the conditions that tell its rows apart.
-        rows: one per configuration, in the order of the study.
+        rows: one per configuration; what is compared stands together: attacks, then defenses, then batch sizes.
         utilities: one per model and defense.
         finished: how many cells are done.
         failed: every error and how many cells ended with it, the most frequent first.
     """
 
     study: str | None
+    title: str
     by: tuple[str, ...]
     rows: tuple[Row, ...]
-    utilities: tuple[Utility, ...]
+    utilities: tuple[Usefulness, ...]
     finished: int
     failed: tuple[tuple[str, int], ...]
 
-    @property
+    @cached_property
     def same(self) -> dict[str, Any]:
         """The conditions that are the same in all rows."""
         return {
@@ -130,14 +136,14 @@ class Summary:
             if self.rows and len({_key(row.conditions[name]) for row in self.rows} | {_key(None)}) == 2
         }
 
-    @property
+    @cached_property
     def varied(self) -> tuple[str, ...]:
         """The conditions that tell the rows apart, without those that are the same in all of them."""
         same = self.same
         return tuple(name for name in self.by if name not in same)
 
 
-def summarise(path: str | Path, by: Sequence[str] | None = None) -> Summary:
+def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
     """Read a study's file and merge its cells to rows.
 
     Args:
@@ -159,16 +165,17 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Summary:
             trained = file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility").fetchall()
     except sqlite3.Error as error:
         raise GradleakError(f"{path} is not a study file ({error})") from None
-    done = [Cell(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
+    done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
     errors = Counter(str(cell[4] or "unknown error") for cell in cells if cell[3] == "failed")
     if not done:
         failed = f"; {sum(errors.values())} failed, with: {errors.most_common(1)[0][0]}" if errors else ""
         raise GradleakError(f"{path} holds no finished cell yet{failed}")
     utilities = _utilities([cell for cell in done if cell.kind == "utility"], trained)
-    study = _text(meta.get("study") or meta.get("name"))
+    study = meta.get("name") or None
     rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, chosen)
-    return Summary(
+    return Overview(
         study=study,
+        title=meta.get("title") or "",
         by=chosen,
         rows=tuple(_beside(row, study, utilities) for row in rows),
         utilities=utilities,
@@ -191,7 +198,7 @@ def parse_by(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Finished:
     """A finished cell."""
 
     id: Any
@@ -232,10 +239,10 @@ class Cell:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(cells: Sequence[Cell], sentences: Sequence[tuple[Any, ...]], by: Sequence[str]) -> list[Row]:
+def _rows(cells: Sequence[Finished], sentences: Sequence[tuple[Any, ...]], by: Sequence[str]) -> list[Row]:
     groups: dict[str, int] = {}
     conditions: list[dict[str, Any]] = []
-    members: list[list[Cell]] = []
+    members: list[list[Finished]] = []
     row_of: dict[Any, int] = {}
     for cell in cells:
         found = cell.conditions()
@@ -252,7 +259,7 @@ def _rows(cells: Sequence[Cell], sentences: Sequence[tuple[Any, ...]], by: Seque
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(table[:, 0].astype(np.int64), minlength=len(groups))
     estimates = bootstrap(table[:, 1:], counts)
-    return [
+    rows = [
         Row(
             conditions=conditions[number],
             sentences=int(counts[number]),
@@ -263,6 +270,7 @@ def _rows(cells: Sequence[Cell], sentences: Sequence[tuple[Any, ...]], by: Seque
         for number in range(len(groups))
         if counts[number]
     ]
+    return sorted(rows, key=lambda row: _place(row.conditions))
 
 
 def bootstrap(scores: NDArray[np.float64], counts: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
@@ -302,7 +310,7 @@ def _interval(values: NDArray[np.float64], size: int, seed: int) -> NDArray[np.f
     return ends
 
 
-def _seconds(cells: Sequence[Cell], sentences: int) -> float | None:
+def _seconds(cells: Sequence[Finished], sentences: int) -> float | None:
     known = [cell.seconds for cell in cells if cell.seconds is not None]
     return sum(known) / sentences if known else None
 
@@ -310,33 +318,72 @@ def _seconds(cells: Sequence[Cell], sentences: int) -> float | None:
 # --- what stands beside them -----------------------------------------------------------------------------------------
 
 
-def _utilities(cells: Sequence[Cell], trained: Sequence[tuple[Any, ...]]) -> tuple[Utility, ...]:
+def _utilities(cells: Sequence[Finished], trained: Sequence[tuple[Any, ...]]) -> tuple[Usefulness, ...]:
     measured = {cell: values for cell, *values in trained}
     groups: dict[tuple[str, str], list[list[float | None]]] = {}
     for cell in cells:
         if cell.id in measured:
             groups.setdefault((cell.target, cell.defense), []).append(measured[cell.id])
+    means = {key: [_mean(column) for column in zip(*values, strict=True)] for key, values in groups.items()}
     return tuple(
-        Utility(target, defense, *(_mean(column) for column in zip(*values, strict=True)), cells=len(values))
-        for (target, defense), values in groups.items()
+        Usefulness(*key, mcc=mcc, accuracy=accuracy, epsilon=epsilon, cells=len(groups[key]))
+        for key, (mcc, accuracy, epsilon) in means.items()
     )
 
 
-def _beside(row: Row, study: str | None, utilities: Sequence[Utility]) -> Row:
+def _beside(row: Row, study: str | None, utilities: Sequence[Usefulness]) -> Row:
     found = row.conditions
     utility = next((u for u in utilities if (u.target, u.defense) == (found["target"], found["defense"])), None)
     published = find_published(study, found)
     return Row(found, row.sentences, row.cells, row.scores, row.seconds, published, utility)
 
 
-def _mean(values: Iterator[float | None] | Sequence[float | None]) -> float | None:
+def strength(defense: str) -> float:
+    """Return the last number in a defense's name, which grows with what it takes away; 0 if it has none."""
+    numbers = re.findall(r"[\d.]+(?:e[+-]?\d+)?", defense)
+    return float(numbers[-1]) if numbers else 0.0
+
+
+def _place(conditions: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what rows are sorted by: cells finish in any order."""
+    attack, defense = conditions["attack"] or "", conditions["defense"] or ""
+    known = {name: number for number, name in enumerate(ATTACK_ORDER)}
+    scenario = [conditions[name] for name in ("target", "dataset", "batch_size", "dropout", "embeddings", "fedavg")]
+    return (
+        *((value is not None, _sortable(value)) for value in scenario),
+        (defense != NO_DEFENSE, defense.partition(":")[0], strength(defense), defense),
+        (known.get(attack, len(known)), attack, _key(conditions["preset"]), _key(conditions["settings"])),
+        _key(conditions["knowledge"]),
+    )
+
+
+def _sortable(value: object) -> tuple[float, str]:
+    return (float(value), "") if isinstance(value, int) else (0.0, str(value))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value).strip('"')
-
-
 def _key(value: object) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+def in_words(condition: str, value: Any) -> str:  # noqa: ANN401
+    """Return what a condition's value says by itself, as in `batch size 4, no dropout, embeddings frozen`."""
+    if value is None:
+        return f"several {condition.replace('_', ' ')}s"
+    if condition == "dropout":
+        return "dropout" if value else "no dropout"
+    if condition == "settings":
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "the paper's settings"
+    if condition == "knowledge":
+        return f"knows {', '.join(value) or 'nothing'}"
+    if condition == "defense":
+        return "no defense" if value == NO_DEFENSE else str(value)
+    if condition == "fedavg":
+        return "FedSGD" if value == "none" else f"FedAvg {value}"
+    if condition in ("batch_size", "embeddings", "preset"):
+        return f"{condition.replace('_', ' ')} {value}"
+    return str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,9 +65,9 @@ class Store:
             raise GradleakError(f"{path} cannot be opened: {error}") from None
         try:
             self._prepare()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             self.close()
-            raise GradleakError(f"{path} is not a file of study records: {error}") from None
+            raise GradleakError(f"{path} cannot be read as study records: {error}") from None
         except GradleakError:
             self.close()
             raise
@@ -201,13 +201,17 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
+        """All of the body's writing, or none of it."""
         try:
+            self._connection.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back itself, as it does on a full disk
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise GradleakError(f"{self.path} cannot be written: {error}") from None
             raise
-        self._connection.execute("COMMIT")
 
 
 def _names(kind: type[Any]) -> str:

@@ -36,9 +36,7 @@ class Library:
         """Return the whole dataset."""
         key = (spec.name, spec.text_column, spec.label_column)
         if key not in self._read:
-            self._read[key] = load_dataset(
-                spec.name, text_column=spec.text_column, label_column=spec.label_column
-            )
+            self._read[key] = load_dataset(spec.name, text_column=spec.text_column, label_column=spec.label_column)
         return self._read[key]
 
     def get(self, spec: DataSpec) -> Dataset:
@@ -69,7 +67,7 @@ class Study:
         paper: the paper whose table it repeats.
         grids: grids of attacks.
         utility: grids of fine-tuning under defenses.
-        unavailable: attacks of a ready study that this version of the package does not have yet.
+        unavailable: attacks and defenses of a ready study that this version of the package does not have yet.
         source: the TOML text.
     """
 
@@ -137,18 +135,17 @@ def parse_study(source: str, place: Place, name: str) -> Study:
     except tomllib.TOMLDecodeError as error:
         raise place.error(f"is not valid TOML: {error}") from None
     content = read_table({"name": name, **table}, STUDY, place)
-    grids: tuple[Grid, ...] = content["grid"]
-    if not grids and not content["utility"]:
+    grids: tuple[Grid | UtilityGrid, ...] = (*content["grid"], *content["utility"])
+    if not grids:
         raise place.error("holds no [[grid]] and no [[utility]]: there is nothing to run")
-    unavailable = dict.fromkeys(a.name for grid in grids for a in grid.attack if not a.available)
-    kept = (replace(grid, attack=tuple(a for a in grid.attack if a.available)) for grid in grids)
+    missing = dict.fromkeys(name for grid in grids for name in grid.unavailable)
     return Study(
         name=content["name"],
         title=content["title"],
         paper=content["paper"],
-        grids=tuple(kept),
-        utility=content["utility"],
-        unavailable=tuple(unavailable),
+        grids=tuple(grid.available() for grid in content["grid"]),
+        utility=tuple(grid.available() for grid in content["utility"]),
+        unavailable=tuple(missing),
         source=source,
     )
 

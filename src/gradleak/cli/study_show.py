@@ -1,0 +1,320 @@
+"""`gradleak study show`: what a study found, as a table, as data, and drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradleak.cli import options as o
+from gradleak.cli.drawing import SCORE_TITLES, Screen
+from gradleak.cli.parsing import check_output
+from gradleak.cli.records import write_json
+from gradleak.cli.words import plural
+from gradleak.errors import GradleakError, unknown_name
+
+if TYPE_CHECKING:
+    from gradleak.studies.show import Overview, Row, Usefulness
+
+SCHEMA = 1
+LONG = 300  # rows from which on a table is printed plainly: boxes would take seconds
+ERRORS_SHOWN = 5
+ROUGE = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
+
+StudyFile = Annotated[Path, typer.Argument(metavar="FILE.db", help="What `gradleak study run` wrote.")]
+Format = Annotated[str, typer.Option("--format", metavar="table|csv|latex|json", help="How to print it.")]
+By = Annotated[
+    str | None,
+    typer.Option(
+        metavar="attack,defense,…",
+        help="Which conditions tell rows apart: attack, target, dataset, batch-size, client, defense, knowledge, …",
+        show_default="all",
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.png", help="Draw leakage against noise, pruning, batch size, …", show_default=False),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(metavar="leakage-noise,…", help="Which of the plots to draw.", show_default="all there are"),
+]
+
+
+def show(
+    file: StudyFile,
+    format: Format = "table",
+    by: By = None,
+    plot: Plot = None,
+    kind: Kind = None,
+    json_file: o.JsonFile = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Show what a study found so far: one row per configuration, with the paper's figures beside ours."""
+    from gradleak.studies.show import summarise
+
+    if format not in FORMATS:
+        raise unknown_name("format", format, FORMATS)
+    if kind is not None and plot is None:
+        raise GradleakError("--kind chooses what --plot FILE.png draws; give both")
+    for path in (plot, json_file):
+        check_output(path)
+    screen = Screen(quiet)
+    overview = summarise(file, by.split(",") if by else None)
+    FORMATS[format](screen, overview)
+    write_json(json_file, as_record(overview))
+    if plot is not None:
+        from gradleak.studies.plots import KINDS, draw
+
+        whole = summarise(file) if by else overview
+        panels = draw(whole, plot, [name.strip() for name in kind.split(",")] if kind else KINDS)
+        if format == "table":
+            screen.line(f"drawn: {', '.join(dict.fromkeys(panel.title.lower() for panel in panels))} in {plot}")
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def as_record(overview: Overview) -> dict[str, Any]:
+    """Return everything as JSON has it."""
+    return {
+        "schema": SCHEMA,
+        "study": overview.study,
+        "title": overview.title,
+        "finished": overview.finished,
+        "failed": [{"error": error, "cells": cells} for error, cells in overview.failed],
+        "same": overview.same,
+        "rows": [
+            {
+                **row.conditions,
+                "sentences": row.sentences,
+                "cells": row.cells,
+                **{name: asdict(score) for name, score in row.scores.items()},
+                "seconds_per_sentence": row.seconds,
+                "published": None if row.published is None else _published_record(row),
+                "utility": None if row.utility is None else asdict(row.utility),
+            }
+            for row in overview.rows
+        ],
+        "utility": [asdict(utility) for utility in overview.utilities],
+    }
+
+
+def flat_record(row: Row) -> dict[str, Any]:
+    """Return a row as CSV has it: one value per column, the same columns in every study."""
+    from gradleak.studies.published import FIGURES
+
+    published, utility = row.published, row.utility
+    record: dict[str, Any] = {name: _plain(value) for name, value in row.conditions.items()}
+    record |= {"sentences": row.sentences, "cells": row.cells}
+    for name, score in row.scores.items():
+        record |= {name: score.mean, f"{name}_low": score.low, f"{name}_high": score.high}
+    record["seconds_per_sentence"] = row.seconds
+    record |= {name: getattr(utility, name, None) for name in ("mcc", "accuracy", "epsilon")}
+    record |= {"published_source": getattr(published, "source", None)}
+    record |= {"published_target": getattr(published, "target", None)}
+    figures: Mapping[str, float] = published.figures if published else {}
+    return record | {f"published_{name}": figures.get(name) for name in FIGURES}
+
+
+def _published_record(row: Row) -> dict[str, Any]:
+    assert row.published is not None
+    return {"source": row.published.source, "target": row.published.target, **row.published.figures}
+
+
+def _print_json(screen: Screen, overview: Overview) -> None:
+    typer.echo(json.dumps(as_record(overview), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _print_csv(screen: Screen, overview: Overview) -> None:
+    from gradleak.studies.show import CONDITIONS
+
+    rows = [flat_record(row) for row in overview.rows]
+    rows += [
+        {**dict.fromkeys(CONDITIONS, None), **asdict(utility)} | {"cells": utility.cells}
+        for utility in _alone(overview)
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    typer.echo(text.getvalue(), nl=False)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+Column = tuple[str, Callable[["Row"], str]]
+
+
+def _print_table(screen: Screen, overview: Overview) -> None:
+    said = _said(overview)
+    screen.line(overview.title or overview.study or "a study", "bold")
+    screen.line(f"{plural(overview.finished, 'finished cell')}")
+    if said:
+        screen.line(f"everywhere: {said}")
+    screen.line()
+    if overview.rows:
+        columns = [column for column in _columns(overview) if any(column[1](row) for row in overview.rows)]
+        cells = [[write(row) or "–" for _, write in columns] for row in overview.rows]
+        _table(screen, [title for title, _ in columns], cells, len(overview.varied))
+    if _alone(overview):
+        cells = [[u.target, u.defense, _number(u.mcc, 3), _percent(u.accuracy), _loss(u)] for u in _alone(overview)]
+        _table(screen, ["target", "defense", "MCC", "accuracy", "ε"], cells, 2)
+    for line in _notes(overview):
+        screen.line(line)
+
+
+def _print_latex(screen: Screen, overview: Overview) -> None:
+    columns = [column for column in _columns(overview, bounds=1) if any(column[1](row) for row in overview.rows)]
+    texts = len([title for title, _ in columns if title in map(_title, overview.varied)])
+    lines = [
+        f"% {overview.title or overview.study or 'a study'}: {_said(overview)}",
+        *(f"% {line}" for line in _notes(overview)),
+        f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(columns) - texts)}}}",
+        "\\toprule",
+        " & ".join(_latex(title) for title, _ in columns) + " \\\\",
+        "\\midrule",
+        *(" & ".join(_latex(write(row) or "–") for _, write in columns) + " \\\\" for row in overview.rows),
+        "\\bottomrule",
+        "\\end{tabular}",
+    ]
+    typer.echo("\n".join(lines))
+
+
+FORMATS: dict[str, Callable[[Screen, Overview], None]] = {
+    "table": _print_table,
+    "csv": _print_csv,
+    "latex": _print_latex,
+    "json": _print_json,
+}
+
+
+def _columns(overview: Overview, bounds: int = 0) -> list[Column]:
+    """Return titles and contents of all columns; one without contents is left out later."""
+
+    def condition(name: str) -> Column:
+        return _title(name), lambda row: _plain(row.conditions[name])
+
+    def score(name: str, title: str) -> Column:
+        return title, lambda row: _interval(row, name, bounds)
+
+    def figure(name: str, title: str, digits: int = 1) -> Column:
+        return title, lambda row: _number(row.published.figures.get(name) if row.published else None, digits)
+
+    return [
+        *(condition(name) for name in overview.varied),
+        ("sentences", lambda row: str(row.sentences)),
+        *(score(name, title) for name, title in ROUGE.items()),
+        (f"{SCORE_TITLES['exact']} %", lambda row: _number(row.scores["exact"].mean)),
+        ("s/sentence", lambda row: _number(row.seconds, 2)),
+        ("MCC", lambda row: _number(row.utility.mcc if row.utility else None, 3)),
+        ("accuracy", lambda row: _percent(row.utility.accuracy if row.utility else None)),
+        ("ε", lambda row: _loss(row.utility)),
+        ("paper: R-1/R-2/R-L", _paper_rouge),
+        figure("exact", "paper: exact %"),
+        figure("mcc", "paper: MCC", 3),
+    ]
+
+
+def _table(screen: Screen, titles: Sequence[str], cells: Sequence[Sequence[str]], texts: int) -> None:
+    """Print a table whose first columns are text and whose others are numbers."""
+    if not screen.rich or len(cells) > LONG:
+        widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+        places = [f"{{:{'<' if number < texts else '>'}{width}}}" for number, width in enumerate(widths)]
+        line = "  ".join(places)
+        typer.echo("\n".join(line.format(*row).rstrip() for row in [titles, *cells]))
+        return
+    from rich import box
+    from rich.table import Table
+
+    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for number, title in enumerate(titles):
+        is_text = number < texts
+        drawn.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    for row in cells:
+        drawn.add_row(*row)
+    screen.console.print(drawn)
+
+
+def _said(overview: Overview) -> str:
+    """Return what is the same in all rows, but for what goes without saying."""
+    from gradleak.studies.show import in_words
+
+    usual: dict[str, object] = {"preset": "paper", "settings": {}}
+    return ", ".join(in_words(name, value) for name, value in overview.same.items() if usual.get(name) != value)
+
+
+def _notes(overview: Overview) -> list[str]:
+    """Return what one must know to read the table."""
+    notes = ["R-1, R-2, R-L: ROUGE F-measure in %, in brackets the 95 % bootstrap interval over sentences"]
+    papers: dict[str, set[str]] = {}
+    for row in overview.rows:
+        if row.published is not None:
+            papers.setdefault(row.published.source, set()).add(row.published.target)
+    notes += [f"paper: {source}, on {', '.join(sorted(targets))}" for source, targets in papers.items()]
+    count = sum(cells for _, cells in overview.failed)
+    if count:
+        notes.append(f"{plural(count, 'cell')} failed:")
+        notes += [f"  {plural(cells, 'cell')}: {error}" for error, cells in overview.failed[:ERRORS_SHOWN]]
+        rest = len(overview.failed) - ERRORS_SHOWN
+        notes += [f"  and {plural(rest, 'other error')}; --format json has them all"] if rest > 0 else []
+    return notes
+
+
+def _alone(overview: Overview) -> list[Usefulness]:
+    """Return what was measured of defenses that no row has."""
+    beside = [row.utility for row in overview.rows if row.utility]
+    return [utility for utility in overview.utilities if utility not in beside]
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def _title(condition: str) -> str:
+    return condition.replace("_", " ")
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "several"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "nothing"
+    return str(value)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _loss(utility: Usefulness | None) -> str:
+    return "" if utility is None or utility.epsilon is None else f"{utility.epsilon:.3g}"
+
+
+def _interval(row: Row, name: str, digits: int) -> str:
+    score = row.scores[name]
+    return f"{score.mean:.1f} ({score.low:.{digits}f}–{score.high:.{digits}f})"
+
+
+def _paper_rouge(row: Row) -> str:
+    return "/".join(f"{row.published.figures[name]:g}" for name in ROUGE) if row.published else ""
+
+
+def _latex(text: str) -> str:
+    special = {"\\": "\\textbackslash{}", "–": "--", "ε": "$\\varepsilon$", "σ": "$\\sigma$"}
+    special |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    return "".join(special.get(sign, sign) for sign in text)

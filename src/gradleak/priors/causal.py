@@ -1,0 +1,120 @@
+"""Causal language models as priors: how likely is a token sequence as text?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gradleak.assets import asset_path
+from gradleak.assets.models import load_embedded_prior
+from gradleak.errors import GradleakError
+from gradleak.targets import Target, cross_entropy
+
+# Logits that are alive at once: a vocabulary is wide.
+MOST_LOGITS = 1 << 28
+
+
+class Prior(ABC):
+    """A language model that judges token sequences of a target."""
+
+    @abstractmethod
+    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood of each sequence's tokens.
+
+        Args:
+            ids: token ids of the target `[…, tokens]`, special tokens included, padded on the right.
+            mask: True where there is a token `[…, tokens]`.
+
+        Returns:
+            One number for each sequence `[…]`: what LAMP (section 3.3) calls perplexity.
+        """
+
+
+class SharedVocabulary(Prior):
+    """A prior over the target's own vocabulary: the embedded one. Its texts begin with [CLS] and end with [SEP].
+
+    Args:
+        model: the language model.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model.eval().requires_grad_(False)
+
+    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Score the ids as they are."""
+        return _likelihood(self.model, ids.flatten(0, -2), mask.flatten(0, -2)).view(ids.shape[:-1])
+
+
+class OtherVocabulary(Prior):
+    """Any causal language model: sequences are decoded and tokenised again.
+
+    Args:
+        model: the language model.
+        tokenizer: its tokenizer.
+        target: the model whose sequences are judged.
+    """
+
+    def __init__(self, model: torch.nn.Module, tokenizer: Any, target: Target) -> None:  # noqa: ANN401
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.target = target
+
+    def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Decode, tokenise again, score; a beginning-of-text token goes first where the model has one."""
+        rows = ids.flatten(0, -2).tolist()
+        kept = mask.flatten(0, -2).tolist()
+        texts = [
+            self.target.decode([i for i, k in zip(r, m, strict=True) if k]) for r, m in zip(rows, kept, strict=True)
+        ]
+        encoded = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        start = self.tokenizer.bos_token_id
+        encoded = [([start] if start is not None else []) + row for row in encoded]
+        longest = max(2, max(map(len, encoded)))
+        again = torch.zeros(len(encoded), longest, dtype=torch.long, device=ids.device)
+        there = torch.zeros(len(encoded), longest, dtype=torch.bool, device=ids.device)
+        for number, row in enumerate(encoded):
+            again[number, : len(row)] = torch.tensor(row, dtype=torch.long)
+            there[number, : len(row)] = True
+        return _likelihood(self.model, again, there).view(ids.shape[:-1])
+
+
+def load_prior(name: str, target: Target) -> Prior:
+    """Load a prior for a target.
+
+    Args:
+        name: `embedded`, or the directory or hub id of a Hugging Face causal language model.
+        target: the model under attack; where its vocabulary is not the embedded prior's, texts are tokenised again.
+    """
+    try:
+        if name == "embedded":
+            model: Any = load_embedded_prior()
+            tokenizer: Any = AutoTokenizer.from_pretrained(asset_path("tiny"))
+        else:
+            source = str(Path(name)) if Path(name).is_dir() else name
+            model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise GradleakError(f"prior '{name}' could not be loaded: {' '.join(str(error).split())[:200]}") from None
+    model = model.to(target.device)
+    if name == "embedded" and tokenizer.get_vocab() == target.tokenizer.get_vocab() and any(target.special_tokens):
+        return SharedVocabulary(model)
+    return OtherVocabulary(model, tokenizer, target)
+
+
+@torch.no_grad()
+def _likelihood(model: torch.nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean negative log-likelihood `[sequences]` of all tokens but the first."""
+    vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+    step = max(1, MOST_LOGITS // (vocabulary * ids.shape[1]))
+    means = []
+    for rows, there in zip(ids.split(step), mask.split(step), strict=True):
+        logits = model(input_ids=rows, attention_mask=there.long(), use_cache=False).logits
+        losses = cross_entropy(logits[:, :-1], rows[:, 1:])
+        counted = there[:, 1:].to(losses.dtype)
+        means.append((losses * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1))
+    return torch.cat(means)

@@ -1,0 +1,193 @@
+"""Where cells run: in this process, in worker processes of this machine, or (see `cluster`) on Ray.
+
+The driver hands out jobs and waits for results, one at a time; an executor never touches the store. A job whose worker
+dies comes back as a failure like any other.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from gradleak.exchange import Progress
+from gradleak.studies.outcome import Failure, Outcome
+from gradleak.studies.work import Job, Workshop
+from gradleak.targets import resolve_device
+
+Result = tuple[str, Outcome | Failure]
+Moved = Callable[[str, Progress], None]
+
+
+class Executor(ABC):
+    """Runs jobs, at most `slots` at a time. A context manager: leaving it ends every worker."""
+
+    slots: int = 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:  # noqa: B027 - an executor without workers has nothing to end
+        """End every worker, whatever it does."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> None:
+        """Take a job; the driver never gives more than `slots` at a time."""
+
+    @abstractmethod
+    def wait(self, moved: Moved) -> Result:
+        """Return the id and the result of a cell that finished; tell `moved` of those under way."""
+
+
+class InProcess(Executor):
+    """Runs cells one after the other in this process.
+
+    Args:
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+    """
+
+    def __init__(self, device: str = "auto") -> None:
+        resolve_device(device)  # refuses one that is not here, before every cell fails on it
+        self._workshop = Workshop(device)
+        self._jobs: deque[Job] = deque()
+
+    def submit(self, job: Job) -> None:
+        """Keep the job until it is waited for."""
+        self._jobs.append(job)
+
+    def wait(self, moved: Moved) -> Result:
+        """Do the job."""
+        job = self._jobs.popleft()
+        return job.cell.id, self._workshop.run(job, lambda progress: moved(job.cell.id, progress))
+
+
+class Worker:
+    """A process that does jobs, and the line to it."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.line, remote = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=_serve, args=(remote, device, threads), daemon=True)
+        with _without_interrupts():
+            self.process.start()
+        remote.close()  # the worker's end is the only one: when it dies, the line ends
+        self.cell: str | None = None
+
+    def give(self, job: Job) -> None:
+        """Hand the worker a job."""
+        self.cell = job.cell.id
+        with suppress(OSError):  # it died idle; the line's end says so to whoever waits
+            self.line.send(job)
+
+    def end(self) -> None:
+        """End the process, whatever it does: it has nothing to lose."""
+        self.process.kill()
+        self.process.join()
+        self.line.close()
+
+
+class Processes(Executor):
+    """Runs cells in worker processes of this machine, each with its share of the cores.
+
+    Args:
+        workers: how many.
+        device: `auto`, `cpu`, `cuda` (the workers share the GPUs out among them) or `cuda:N`.
+    """
+
+    def __init__(self, workers: int, device: str = "auto") -> None:
+        resolve_device(device)  # refuses one that is not here, before every cell fails on it
+        self.slots = workers
+        self._device = device
+        self._threads = max(1, (os.cpu_count() or 1) // workers)
+        self._workers: dict[int, Worker] = {}  # by place
+
+    def end(self) -> None:
+        """End all workers."""
+        for worker in self._workers.values():
+            worker.end()
+        self._workers.clear()
+
+    def submit(self, job: Job) -> None:
+        """Give the job to an idle worker, or to a new one."""
+        idle = next((worker for worker in self._workers.values() if worker.cell is None), None)
+        if idle is None:
+            place = next(place for place in range(self.slots) if place not in self._workers)
+            idle = self._workers[place] = Worker(self._device_of(place), self._threads)
+        idle.give(job)
+
+    def wait(self, moved: Moved) -> Result:
+        """Listen to all workers that have a job."""
+        while True:
+            busy = {worker.line: place for place, worker in self._workers.items() if worker.cell is not None}
+            for line in connection.wait(list(busy)):
+                place = busy[line]  # type: ignore[index]
+                worker = self._workers[place]
+                cell = str(worker.cell)
+                try:
+                    message = worker.line.recv()
+                except (EOFError, OSError):
+                    return cell, self._lost(place)
+                if not isinstance(message, Progress):
+                    worker.cell = None
+                    return cell, message
+                moved(cell, message)
+
+    def _lost(self, place: int) -> Failure:
+        worker = self._workers.pop(place)
+        worker.process.join(timeout=10)
+        code = worker.process.exitcode
+        worker.end()
+        how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+        return Failure(f"the worker process died {how}")
+
+    def _device_of(self, place: int) -> str:
+        count = torch.cuda.device_count()
+        return f"cuda:{place % count}" if self._device in ("auto", "cuda") and count > 1 else self._device
+
+
+def _serve(line: Connection, device: str, threads: int) -> None:
+    """Do jobs until the line ends; what a worker process runs."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    workshop = Workshop(device)
+    while True:
+        try:
+            job: Job = line.recv()
+        except EOFError:
+            return
+        line.send(workshop.run(job, line.send))
+
+
+def _die_with_parent() -> None:
+    """A driver that was killed cannot end its workers; they must not go on for hours."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start a process that Ctrl-C does not reach: the driver alone decides what it means."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

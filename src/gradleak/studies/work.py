@@ -1,0 +1,200 @@
+"""The work of a cell, wherever it runs: in the driver, in a worker process, on a Ray cluster."""
+
+from __future__ import annotations
+
+import math
+import os.path
+import platform
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from gradleak.api import score
+from gradleak.attacks import Attack, find_attack
+from gradleak.data import Dataset
+from gradleak.defenses import parse_defense
+from gradleak.errors import GradleakError
+from gradleak.exchange import Listener, Reconstruction
+from gradleak.studies.cells import AttackCell, Cell, UtilityCell
+from gradleak.studies.outcome import Failure, Outcome, Sentence, Utility
+from gradleak.studies.plugins import load_plugins
+from gradleak.studies.scenario import Case, Scenario, TargetSpec
+from gradleak.studies.study import Library
+from gradleak.targets import Target
+from gradleak.version import __version__
+
+TARGETS_KEPT = 2
+LONGEST_ERROR = 400
+# Values that updates attacked side by side may hold together. Fixed, not read off the machine's free memory: a
+# batch's random stream depends on its place among them.
+VALUES = {"cpu": 2**28, "cuda": 2**32}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell with everything that its worker needs but the model: no worker reads a dataset."""
+
+    cell: Cell
+    data: Dataset  # what is attacked, or trained on
+    test: Dataset | None = None
+
+    @classmethod
+    def of(cls, cell: Cell, library: Library) -> Job:
+        """Fetch a cell's sentences."""
+        if isinstance(cell, UtilityCell):
+            return cls(cell, library.get(cell.train), library.get(cell.test))
+        assert isinstance(cell, AttackCell)
+        return cls(cell, library.get(cell.dataset))
+
+    def anywhere(self) -> Job:
+        """Return the job for a worker that may have another current folder."""
+        name = self.cell.target.name
+        place = os.path.abspath(name) if os.path.isdir(name) else name
+        return replace(self, cell=replace(self.cell, target=replace(self.cell.target, name=place)))
+
+
+class Workshop:
+    """Does jobs one after the other, and keeps the models that it used last.
+
+    Args:
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+    """
+
+    def __init__(self, device: str = "auto") -> None:
+        self._device = device
+        self._targets: OrderedDict[tuple[TargetSpec, int], Target] = OrderedDict()
+
+    def run(self, job: Job, listener: Listener | None = None) -> Outcome | Failure:
+        """Do a job; whatever goes wrong is told in one line."""
+        try:
+            load_plugins()
+            target = self._target(job.cell.target, job.cell.seed)
+            started = time.perf_counter()
+            found: dict[str, Any] = (
+                {"utility": _utility(job, job.cell, target, listener)}
+                if isinstance(job.cell, UtilityCell)
+                else {"sentences": tuple(_sentences(job, target, listener))}
+            )
+            return Outcome(
+                **found,
+                seconds=time.perf_counter() - started,
+                version=__version__,
+                model_hash=target.fingerprint,
+                machine=machine(target.device),
+            )
+        except Exception as error:
+            self._make_room(error)
+            return Failure(in_one_line(error), hopeless=isinstance(error, GradleakError))
+
+    def _target(self, spec: TargetSpec, seed: int) -> Target:
+        key = (spec, seed)
+        if key not in self._targets:
+            while len(self._targets) >= TARGETS_KEPT:
+                self._targets.popitem(last=False)
+            self._targets[key] = spec.load(seed, self._device)
+        self._targets.move_to_end(key)
+        return self._targets[key]
+
+    def _make_room(self, error: Exception) -> None:
+        """After an error that memory may have to do with, start the next job with as much of it as there is."""
+        if not isinstance(error, GradleakError):
+            self._targets.clear()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def _sentences(job: Job, target: Target, listener: Listener | None) -> Iterator[Sentence]:
+    cell = job.cell
+    assert isinstance(cell, AttackCell)
+    attack = find_attack(cell.attack.name).with_settings(cell.attack.preset, cell.attack.texts)
+    scenario = Scenario(
+        texts=job.data.texts,
+        labels=job.data.labels,
+        batch_size=cell.batch_size,
+        client=cell.client,
+        defenses=tuple(map(parse_defense, cell.defenses)),
+        facts=cell.knowledge,
+        seed=cell.seed,
+    )
+    for number, (case, found) in enumerate(_attacked(attack, target, scenario, cell.seed, listener)):
+        yield from _scored(number, case, found)
+
+
+def _attacked(
+    attack: Attack, target: Target, scenario: Scenario, seed: int, listener: Listener | None
+) -> Iterator[tuple[Case, Reconstruction]]:
+    """Attack the batches, as many side by side as fit."""
+    cases = scenario.cases(target)
+    size = scenario.count
+    limit = VALUES["cuda" if target.device.type == "cuda" else "cpu"]
+    while group := list(islice(cases, 1)):
+        size = max(1, min(size, limit // max(1, group[0].update.num_values)))
+        group += islice(cases, size - 1)
+        updates, knowledge = [case.update for case in group], [case.knowledge for case in group]
+        yield from zip(group, attack.many(target, updates, knowledge, seed=seed, listener=listener), strict=True)
+
+
+def _scored(number: int, case: Case, found: Reconstruction) -> Iterator[Sentence]:
+    scores = score(found, case.texts)
+    for position, (reference, match, scored) in enumerate(
+        zip(case.texts, scores.matches, scores.sentences, strict=True)
+    ):
+        yield Sentence(
+            batch=number,
+            position=position,
+            reference=reference,
+            reconstruction=None if match is None else found.texts[match],
+            label=None if match is None or found.labels is None else found.labels[match],
+            loss=found.loss if math.isfinite(found.loss) else None,
+            **scored.as_dict(),
+        )
+
+
+def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | None) -> Utility:
+    from gradleak.studies.utility import measure_utility
+
+    found = measure_utility(
+        target,
+        job.data,
+        job.test,
+        defenses=tuple(map(parse_defense, cell.defenses)),
+        epochs=cell.epochs,
+        batch_size=cell.batch_size,
+        lr=cell.lr,
+        seed=cell.seed,
+        listener=listener,
+    )
+    return Utility(**{field.name: _finite(getattr(found, field.name)) for field in fields(Utility)})
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def in_one_line(error: Exception) -> str:
+    """Return an error as one line; one that is not the user's names the place in the code."""
+    words = " ".join(str(error).split())
+    if isinstance(error, GradleakError):
+        return words
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {words}"[:LONGEST_ERROR] + place
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what may matter for time and for the last digits of a result."""
+    return {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

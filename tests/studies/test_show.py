@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from gradleak.cli import app as command_line
+from gradleak.cli.study_show import show
+from gradleak.errors import GradleakError
+from gradleak.studies.show import CONDITIONS, bootstrap, summarise
+from gradleak.studies.store import TABLES
+
+Config = dict[str, Any]
+
+
+def attack_config(name: str = "tag", settings: Mapping[str, Any] | None = None, **changes: Any) -> Config:
+    """Return an attack cell's config as the store holds it."""
+    client = {"dropout": False, "embeddings": "frozen", "fedavg": None}
+    client |= {key: changes.pop(key) for key in tuple(client) if key in changes}
+    return {
+        "kind": "attack",
+        "target": {"name": "tiny", "num_labels": 2, "task": "classification", "random_weights": False},
+        "dataset": {"name": "cola", "take": "0:8", "text_column": None, "label_column": None},
+        "batch_size": 1,
+        "client": client,
+        "defenses": [],
+        "knowledge": ["labels", "lengths"],
+        "attack": {"name": name, "preset": "paper", "settings": settings or {}},
+        "seed": 0,
+    } | changes
+
+
+def utility_config(*defenses: str) -> Config:
+    data = {"name": "cola", "take": "0:80"}
+    return {"kind": "utility", "target": {"name": "tiny"}, "defenses": list(defenses), "seed": 0, "train": data}
+
+
+def write_study(
+    path: Path,
+    attacks: Iterable[tuple[Config, Sequence[float]]] = (),
+    utilities: Iterable[tuple[Config, float]] = (),
+    failures: Iterable[tuple[Config, str]] = (),
+    meta: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a study's file: attack cells with the ROUGE-1 of their sentences, utility cells with their MCC."""
+    file = sqlite3.connect(path)
+    file.executescript(TABLES)
+    file.executemany("INSERT INTO meta VALUES (?, ?)", ({"name": "mine"} | dict(meta or {})).items())
+    cells: list[tuple[Any, ...]] = []
+    sentences: list[tuple[Any, ...]] = []
+    trained: list[tuple[Any, ...]] = []
+
+    def add(config: Config, status: str = "done", error: str | None = None) -> str:
+        name = f"cell {len(cells)}"
+        cells.append((name, config["kind"], json.dumps(config), status, error, 1, 4.0, "now", "0", None, None))
+        return name
+
+    for config, scores in attacks:
+        name = add(config)
+        for number, score in enumerate(scores):
+            values = (score, score / 2, score / 1.5, 100.0 * (score == 100), score, 0.1)
+            sentences.append((name, number, 0, "a text", "some text", 1, *values))
+    trained.extend((add(config), mcc, 0.5 + mcc / 2, 0.7, None, 6, 80) for config, mcc in utilities)
+    for config, error in failures:
+        add(config, "failed", error)
+    file.executemany(f"INSERT INTO cells VALUES ({','.join('?' * 11)})", cells)
+    file.executemany(f"INSERT INTO sentences VALUES ({','.join('?' * 12)})", sentences)
+    file.executemany(f"INSERT INTO utility VALUES ({','.join('?' * 7)})", trained)
+    file.commit()
+    file.close()
+    return path
+
+
+def small_study(path: Path) -> Path:
+    """A study of two attacks, two defenses and two seeds, with utility and a failure."""
+    attacks = [
+        (attack_config(name, defenses=list(defense), seed=seed), [60.0 + seed - 20 * len(defense), 80.0, 100.0])
+        for name in ("tag", "dlg")
+        for defense in ((), ("noise:0.01",))
+        for seed in (0, 1)
+    ]
+    utilities = [(utility_config(), 0.5), (utility_config("noise:0.01"), 0.25)]
+    failures = [(attack_config("tag", batch_size=4), "out of memory"), (attack_config("dlg", batch_size=4), "no disk")]
+    return write_study(path, attacks, utilities, failures)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return small_study(tmp_path / "small.db")
+
+
+def run(capsys: pytest.CaptureFixture[str], file: Path, **options: Any) -> str:
+    capsys.readouterr()
+    show(file, **options)
+    return capsys.readouterr().out
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_and_parts_of_a_dataset_are_one_row(study: Path) -> None:
+    summary = summarise(study)
+    assert [(row.conditions["attack"], row.conditions["defense"]) for row in summary.rows] == [
+        ("dlg", "none"),
+        ("tag", "none"),
+        ("dlg", "noise:0.01"),
+        ("tag", "noise:0.01"),
+    ]
+    row = summary.rows[0]
+    assert (row.cells, row.sentences) == (2, 6)
+    assert row.scores["rouge1"].mean == pytest.approx((60 + 61 + 2 * 80 + 2 * 100) / 6)
+    assert row.scores["exact"].mean == pytest.approx(100 / 3)
+    assert row.seconds == pytest.approx(8 / 6)
+
+
+def test_rows_stand_in_one_order_however_cells_finished(tmp_path: Path) -> None:
+    sizes, noises = (1, 2, 16, 4), ("noise:0.01", "noise:1e-05", "noise:0.001")
+    cells = [(attack_config(batch_size=size), [50.0]) for size in sizes]
+    cells += [(attack_config(defenses=[noise]), [50.0]) for noise in noises]
+    there = summarise(write_study(tmp_path / "there.db", cells)).rows
+    back = summarise(write_study(tmp_path / "back.db", cells[::-1])).rows
+    assert there == back
+    found = [(row.conditions["batch_size"], row.conditions["defense"]) for row in there]
+    assert found[:4] == [(1, "none"), (1, "noise:1e-05"), (1, "noise:0.001"), (1, "noise:0.01")]
+    assert [size for size, _ in found[4:]] == [2, 4, 16]
+
+
+def test_what_is_the_same_everywhere_is_told_apart_from_what_varies(study: Path) -> None:
+    summary = summarise(study)
+    assert summary.varied == ("attack", "defense")
+    assert summary.same["dataset"] == "cola"
+    assert summary.same["dropout"] is False
+    assert set(summary.same) | set(summary.varied) == set(CONDITIONS)
+
+
+def test_by_merges_rows_and_keeps_conditions_that_they_share(study: Path) -> None:
+    summary = summarise(study, ["defense"])
+    assert [row.sentences for row in summary.rows] == [12, 12]
+    assert summary.rows[0].conditions["attack"] is None
+    assert summary.rows[0].conditions["dataset"] == "cola"
+    assert summary.rows[1].utility is not None
+
+
+def test_by_takes_names_for_several_conditions_and_suggests_near_ones(study: Path) -> None:
+    assert summarise(study, ["client", "batch-size"]).by == ("batch_size", "dropout", "embeddings", "fedavg")
+    with pytest.raises(GradleakError, match="did you mean 'defense'"):
+        summarise(study, ["defence"])
+
+
+def test_utility_stands_beside_rows_of_the_same_model_and_defense(study: Path) -> None:
+    found = {row.conditions["defense"]: row.utility for row in summarise(study).rows}
+    assert {defense: utility.mcc for defense, utility in found.items() if utility} == {"none": 0.5, "noise:0.01": 0.25}
+
+
+def test_failed_cells_are_counted_by_error(study: Path) -> None:
+    assert sorted(summarise(study).failed) == [("no disk", 1), ("out of memory", 1)]
+
+
+def test_published_figures_stand_beside_rows_of_a_ready_study(tmp_path: Path) -> None:
+    cells = [
+        (attack_config("tag", embeddings="words-frozen"), [50.0]),
+        (attack_config("tag", embeddings="words-frozen", target={"name": "tinybert-6l"}), [50.0]),
+        (attack_config("tag", embeddings="words-frozen", batch_size=2), [50.0]),
+        (attack_config("tag", {"steps": 3}, embeddings="words-frozen"), [50.0]),
+    ]
+    rows = summarise(write_study(tmp_path / "lamp.db", cells, meta={"name": "lamp-table1"})).rows
+    names = ("target", "batch_size", "settings")
+    found = {str([row.conditions[name] for name in names]): row.published for row in rows}
+    ours, theirs = found["['tiny', 1, {}]"], found["['tinybert-6l', 1, {}]"]
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.target, ours.figures["rouge1"]) == ("bert-base-uncased", 78.9)
+    assert (theirs.target, theirs.figures["rouge1"]) == ("tinybert-6l", 43.9)
+    assert found["['tiny', 2, {}]"] is None
+    assert found["['tiny', 1, {'steps': 3}]"] is None
+
+
+# --- intervals -------------------------------------------------------------------------------------------------------
+
+
+def test_bootstrap_agrees_with_resampling_one_by_one() -> None:
+    generator = np.random.default_rng(5)
+    groups = [generator.uniform(0, 100, (size, 2)) for size in (1, 8, 8, 30)]
+    found = bootstrap(np.concatenate(groups), np.array([len(group) for group in groups]))
+    for group, estimate in zip(groups, found, strict=True):
+        drawn = np.random.default_rng(9).integers(0, len(group), (20_000, len(group)))
+        low, high = np.percentile(group[drawn].mean(axis=1), [2.5, 97.5], axis=0)
+        np.testing.assert_allclose(estimate[:, 0], group.mean(axis=0))
+        np.testing.assert_allclose(estimate[:, 1], low, atol=2.5)
+        np.testing.assert_allclose(estimate[:, 2], high, atol=2.5)
+
+
+def test_bootstrap_is_the_same_every_time_and_skips_empty_groups() -> None:
+    scores = np.arange(10.0)[:, None]
+    counts = np.array([4, 0, 6])
+    first, again = bootstrap(scores, counts), bootstrap(scores, counts)
+    np.testing.assert_array_equal(first, again)
+    assert np.isnan(first[1]).all()
+
+
+def test_interval_of_many_sentences_joins_that_of_few() -> None:
+    scores = np.random.default_rng(0).uniform(0, 100, (2_001, 1))
+    few, many = bootstrap(scores[:2_000], np.array([2_000])), bootstrap(scores, np.array([2_001]))
+    np.testing.assert_allclose(few, many, atol=0.3)
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+def test_table_says_constants_once_and_counts_failures(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, study)
+    heading, _, table = text.partition("\n\n")
+    assert "cola" in heading
+    assert "cola" not in table
+    assert "2 cells failed" in table
+    assert "out of memory" in table
+    rows = [line for line in table.splitlines() if line.startswith(("dlg", "tag"))]
+    assert len(rows) == 4
+    assert rows[0].split()[:4] == ["dlg", "none", "6", "80.2"]
+    assert "\x1b" not in text
+
+
+def test_csv_holds_every_condition_and_score(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(run(capsys, study, format="csv"))))
+    assert len(rows) == 4
+    assert set(CONDITIONS) <= set(rows[0])
+    assert float(rows[0]["rouge1_low"]) <= float(rows[0]["rouge1"]) <= float(rows[0]["rouge1_high"])
+    assert {row["mcc"] for row in rows} == {"0.5", "0.25"}
+
+
+def test_json_is_complete(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = json.loads(run(capsys, study, format="json", json_file=tmp_path / "out.json"))
+    assert record == json.loads((tmp_path / "out.json").read_text())
+    assert record["schema"] == 1
+    assert len(record["rows"]) == 4
+    assert record["rows"][0]["rouge2"]["low"] <= record["rows"][0]["rouge2"]["mean"]
+    assert {failure["error"] for failure in record["failed"]} == {"no disk", "out of memory"}
+    assert len(record["utility"]) == 2
+
+
+def test_latex_has_as_many_cells_in_every_row(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, study, format="latex")
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(body) == 5
+    assert len({line.count(" & ") for line in body}) == 1
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 1
+    uncommented = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert "%" not in uncommented.replace(r"\%", "")
+
+
+def test_study_of_utility_alone_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_study(tmp_path / "u.db", utilities=[(utility_config(), 0.5), (utility_config("sign"), 0.1)])
+    text = run(capsys, path)
+    assert "0.500" in text
+    assert "sign" in text
+    assert [row["defense"] for row in csv.DictReader(io.StringIO(run(capsys, path, format="csv")))] == ["none", "sign"]
+
+
+def test_quiet_prints_the_table_alone(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(run(capsys, study, quiet=True).splitlines()) == 5
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line with `show` alone, errors and exit codes as always."""
+    app = typer.Typer()
+    app.command()(show)
+    monkeypatch.setattr(command_line, "app", app)
+    return command_line.main
+
+
+def test_bad_files_give_one_line_and_exit_code_2(main: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, other, empty, failed = (tmp_path / name for name in ("text.db", "other.db", "empty.db", "failed.db"))
+    text.write_text("no database" * 100)
+    with sqlite3.connect(other) as file:
+        file.execute("CREATE TABLE cells (id)")
+    write_study(empty)
+    write_study(failed, failures=[(attack_config(), "out of memory")])
+    expected = {
+        tmp_path / "none.db": "there is no study file",
+        tmp_path: "there is no study file",
+        text: "is not a study file",
+        other: "is not a study file",
+        empty: "holds no finished cell",
+        failed: "1 failed, with: out of memory",
+    }
+    for path, words in expected.items():
+        assert main([str(path)]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--format", "cvs"], "did you mean 'csv'"),
+        (["--by", "colour"], "unknown column"),
+        (["--kind", "leakage-noise"], "--plot"),
+        (["--plot", "no/such/folder/a.png"], "there is no folder"),
+    ],
+)
+def test_bad_options_give_one_line_and_exit_code_2(
+    main: Any, study: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert main([str(study), *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def big_study(path: Path, cells: int = 10_000) -> Path:
+    generator = np.random.default_rng(0)
+    attacks = (
+        (
+            attack_config(
+                ("dlg", "tag")[number % 2],
+                defenses=[f"noise:{1 + number // 2 % 250}e-05"],
+                batch_size=1 + number // 500 % 5,
+                seed=number // 2_500,
+            ),
+            generator.uniform(0, 100, 8).tolist(),
+        )
+        for number in range(cells)
+    )
+    return write_study(path, attacks)
+
+
+def test_ten_thousand_cells_are_shown_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = big_study(tmp_path / "big.db")
+    started = time.perf_counter()
+    text = run(capsys, path)
+    assert time.perf_counter() - started < 10  # about one second on a free core; a slow machine gets ten
+    assert len(text.splitlines()) > 2_000

@@ -1,0 +1,122 @@
+"""Cells in worker processes and on Ray: the same records, whatever happens to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_tools import children, records, rows, small_study
+
+from gradleak.errors import GradleakError
+from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
+from gradleak.studies.running import Event, Moved
+
+STEPS = {"steps": 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _odd_attacks_everywhere() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADLEAK_PLUGINS", "odd_attacks")
+        patch.syspath_prepend(Path(__file__).parent)
+        yield
+
+
+def odd_study(folder: Path) -> Study:
+    """Six cells that are in order, one that explodes, one that ends its worker twice, one that always does."""
+    folder.mkdir()
+    odd = [
+        {"name": "explode", "settings": {"marker": str(folder / "explode"), "times": 9}},
+        {"name": "die", "settings": {"marker": str(folder / "die"), "times": 2}},
+        {"name": "die", "settings": {"marker": str(folder / "always"), "times": 9}},
+    ]
+    fine = [{"name": "dlg", "settings": STEPS}, {"name": "tag", "settings": STEPS}]
+    study = small_study(folder, 6, attack=fine, batch_size=2)
+    return Study(name="odd", grids=(study.grids[0], small_study(folder, 6, attack=odd, batch_size=6).grids[0]))
+
+
+def errors(summary: Summary) -> list[str]:
+    return sorted(failed.error for failed in summary.failed)
+
+
+class Ran:
+    """A study that has run, and what it told."""
+
+    def __init__(self, folder: Path, executor: Executor) -> None:
+        self.path = folder / "my.db"
+        self.study = odd_study(folder / "study")
+        self.events: list[Event] = []
+        self.summary = run_study(self.study, self.path, executor=executor, listener=self.events.append)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The odd study, run by two worker processes."""
+    return Ran(tmp_path_factory.mktemp("workers"), Processes(2, "cpu"))
+
+
+def fine(study: Study) -> Study:
+    return Study(name="fine", grids=study.grids[:1])
+
+
+def assert_same_records(path: Path, study: Study, folder: Path) -> None:
+    """The cells that are in order gave what they give in this process, one by one."""
+    run_study(fine(study), folder / "here.db", executor=InProcess("cpu"))
+    here, there = records(folder / "here.db"), records(path)
+    ids = {cell.id for cell in fine(study).cells()}
+    assert here["cells"] == [row for row in there["cells"] if row[0] in ids]
+    assert here["sentences"] == [row for row in there["sentences"] if row[0] in ids]
+    assert len(here["cells"]) == 6
+    assert len(here["sentences"]) == 12
+
+
+def test_worker_processes_give_the_same_records(ran: Ran, tmp_path: Path) -> None:
+    assert_same_records(ran.path, ran.study, tmp_path)
+
+
+def test_a_dead_worker_is_replaced_and_its_cell_tried_again(ran: Ran) -> None:
+    assert ran.summary.done == 7
+    query = "SELECT status, attempts FROM cells WHERE json_extract(config, '$.attack.name') = 'die' ORDER BY status"
+    assert rows(ran.path, query) == [("done", 3), ("failed", 3)]
+
+
+def test_a_cell_that_fails_in_a_worker_is_recorded_with_its_error(ran: Ran) -> None:
+    exploded, died = errors(ran.summary)
+    assert exploded.startswith("RuntimeError: boom (odd_attacks.py:")
+    assert died == "the worker process died with exit code 3"
+
+
+def test_workers_tell_how_far_they_are(ran: Ran) -> None:
+    assert {event.cell.pace[1] for event in ran.events if isinstance(event, Moved)} == {"dlg", "tag"}
+
+
+def test_no_worker_is_left_behind(ran: Ran) -> None:
+    import os
+
+    assert children(os.getpid()) == []
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_of_two_workers_gives_the_same_records(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    ran = Ran(tmp_path, RayCluster("local", "cpu", cores=2))
+    assert_same_records(ran.path, ran.study, tmp_path)
+    assert ran.summary.done == 7
+    died, exploded = sorted(errors(ran.summary), key=lambda error: "boom" in error)
+    assert exploded.startswith("RuntimeError: boom (odd_attacks.py:")
+    assert died.startswith("the Ray worker died")
+
+
+def test_a_ray_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(GradleakError, match="no Ray cluster at 127.0.0.1:1: "):
+        Ran(tmp_path, RayCluster("127.0.0.1:1"))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing: Any = None
+    monkeypatch.setitem(__import__("sys").modules, "ray", missing)
+    with pytest.raises(GradleakError, match=r"needs Ray: pip install 'gradleak\[ray\]'"):
+        RayCluster("local")
