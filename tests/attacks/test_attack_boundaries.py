@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import small_target
 
 import gradleak
+from conftest import small_target
 from gradleak.attacks import Dlg
 from gradleak.exchange import Knowledge, Reconstruction, Update
 from gradleak.federation import Client

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from conftest import TARGET_KINDS, small_target
 
+from conftest import TARGET_KINDS, small_target
 from gradleak.attacks import Dlg, Tag
 from gradleak.exchange import Knowledge, Reconstruction, Update
 from gradleak.federation import Client

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import small_target
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from conftest import small_target
 from gradleak.attacks.descent import Descent, Guess, _clipped, descend, random_guess
 from gradleak.attacks.guesses import Slots
 from gradleak.matching import Candidates

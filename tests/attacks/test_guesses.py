@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import TARGET_KINDS, small_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import TARGET_KINDS, small_target
 from gradleak.attacks.guesses import Slots, impossible_words, nearest_words, pick_starts, trimmed
 from gradleak.targets import Target, Task
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 
+from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 from gradleak.attacks import Dlg, Victim
 from gradleak.attacks.inference import known_labels, lengths_to_try, longest_length, single_label
 from gradleak.exchange import Knowledge, Update

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import small_target
 
+from conftest import small_target
 from gradleak.attacks import Dlg, Tag
 from gradleak.exchange import Knowledge
 from gradleak.federation import Client
@@ -26,18 +26,16 @@ def talkative_target(seed: int) -> Target:
     return target
 
 
-@pytest.mark.parametrize(
-    ("attack", "seeds"), [(Dlg(steps=150, lr=0.05), 3), (Tag(steps=150, lr=0.05), 1)], ids=["dlg", "tag"]
-)
+@pytest.mark.parametrize(("attack", "seeds"), [(Dlg(steps=80), 3), (Tag(steps=80), 1)], ids=["dlg", "tag"])
 def test_a_short_sentence_is_recovered_word_for_word(attack: Dlg, seeds: int) -> None:
-    """Over 20 models and seeds DLG was right in 19, so that one of three may miss."""
+    """Of 8 models and seeds DLG was right in all, with other settings in 19 of 20: one of three may miss."""
     right = 0
     for seed in range(seeds):
         target = talkative_target(seed)
         update = Client(target).update([SENTENCE], [1])
         known = Knowledge(labels=[1], lengths=target.encode([SENTENCE]).lengths)
         result = attack(target, update, known, seed=seed)
-        assert result.history[-1].loss < result.history[0].loss / 5
+        assert result.history[-1].loss < result.history[0].loss / 10
         if result.texts == (SENTENCE,):
             right += 1
             assert result.loss < 1e-9 * sum(float(tensor.square().sum()) for tensor in update.tensors.values())

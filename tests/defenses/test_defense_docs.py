@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ def test_table_names_every_defense_once() -> None:
     assert sorted(re.findall(r"^\| `([a-z-]+)", PAGE, re.MULTILINE)) == sorted(DEFENSES)
 
 
-def test_example_of_a_new_defense_runs() -> None:
+def test_example_of_a_new_defense_runs(tmp_path: Path) -> None:
     known = dict(DEFENSES)
     [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "rounding.py").write_text(code, encoding="utf-8")
     try:
-        exec(compile(code, "docs/defenses.md", "exec"), {"__name__": "example"})
+        runpy.run_path(str(tmp_path / "rounding.py"))
         defense = parse_defense("round:0.25")
         sent = defense.apply(Update({"w": torch.tensor([0.3, -0.9, 0.1])}), torch.Generator())
         assert sent.tensors["w"].tolist() == [0.25, -1.0, 0.0]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import small_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from conftest import small_target
 from gradleak.errors import GradleakError
 from gradleak.exchange import Origin, Update
 from gradleak.federation import Client, FedAvg
@@ -152,7 +152,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, where: float) -> None:
 def test_random_bytes_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "update.safetensors"
     path.write_bytes(content)
-    with pytest.raises(GradleakError, match="corrupt or truncated|looks like a pickle"):
+    with pytest.raises(GradleakError, match=r"corrupt or truncated|looks like a pickle"):
         Update.load(path)
 
 
@@ -321,7 +321,7 @@ def test_an_update_that_does_not_fit_says_what_is_wrong(update: Update, message:
 
 @pytest.mark.parametrize("other", [small_target("bert", seed=1), small_target("bert", num_labels=3)], ids=repr)
 def test_an_update_of_other_weights_is_refused(other: Target) -> None:
-    with pytest.raises(GradleakError, match="other weights|expects"):
+    with pytest.raises(GradleakError, match=r"other weights|expects"):
         GRADIENT.check(other)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 from torch import Tensor
 from torch.testing import assert_close
 
+from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.exchange import Origin, Update
 from gradleak.federation import Client, FedAvg
@@ -22,14 +22,14 @@ LABELS = [1, 0, 0, 1, 1]
 every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
 
 
-def twin_of(target: Target) -> Any:  # noqa: ANN401 - Hugging Face models have no common typed base
+def twin_of(target: Target) -> Any:
     """Return a copy of the model that is trained the ordinary way, with Hugging Face's own attention and loss."""
     model = copy.deepcopy(target.model).requires_grad_()
     model.set_attn_implementation("eager")
     return model
 
 
-def plain_loss(model: Any, target: Target, texts: Sequence[str], labels: Sequence[int]) -> Tensor:  # noqa: ANN401
+def plain_loss(model: Any, target: Target, texts: Sequence[str], labels: Sequence[int]) -> Tensor:
     tokens = target.encode(texts)
     if target.task == "classification":
         return model(input_ids=tokens.ids, attention_mask=tokens.mask.long(), labels=torch.tensor(labels)).loss
@@ -134,7 +134,7 @@ def test_one_step_of_fedavg_is_minus_the_rate_times_the_gradient(family: str, ta
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @pytest.mark.parametrize("embeddings", ["frozen", "trained"])
-def test_several_steps_equal_a_loop_of_sgd_whose_batches_wrap_around(family: str, embeddings: Any) -> None:  # noqa: ANN401
+def test_several_steps_equal_a_loop_of_sgd_whose_batches_wrap_around(family: str, embeddings: Any) -> None:
     target = small_target(family, dtype=torch.float64)
     fedavg = FedAvg(steps=4, lr=0.1, batch=2)
     client = Client(target, embeddings=embeddings, fedavg=fedavg)
@@ -174,8 +174,13 @@ def test_the_gradient_read_from_fedavg_nears_the_true_one_as_the_rate_falls(fami
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"steps": 0, "lr": 0.1}, {"steps": 1, "lr": 0.0}, {"steps": 1, "lr": -1.0}, {"steps": 1, "lr": float("nan")}]
-    + [{"steps": 1, "lr": 0.1, "batch": 0}],
+    [
+        {"steps": 0, "lr": 0.1},
+        {"steps": 1, "lr": 0.0},
+        {"steps": 1, "lr": -1.0},
+        {"steps": 1, "lr": float("nan")},
+        {"steps": 1, "lr": 0.1, "batch": 0},
+    ],
     ids=str,
 )
 def test_local_training_that_makes_no_sense_is_refused(arguments: dict[str, Any]) -> None:
@@ -204,7 +209,7 @@ def test_a_target_is_not_changed_by_a_client_that_fails(bert: Target, monkeypatc
     calls = []
     plain = bert.loss_with
 
-    def fail_later(*arguments: Any) -> Tensor:  # noqa: ANN401
+    def fail_later(*arguments: Any) -> Tensor:
         calls.append(bert.model.training)
         if len(calls) == 2:
             raise RuntimeError("out of memory")
@@ -331,6 +336,6 @@ def test_a_text_from_which_a_language_model_learns_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], "the cat", [""], ["cat " * 50]], ids=["none", "str", "empty", "long"])
-def test_texts_that_cannot_be_encoded_are_refused(bert: Target, texts: Any) -> None:  # noqa: ANN401
+def test_texts_that_cannot_be_encoded_are_refused(bert: Target, texts: Any) -> None:
     with pytest.raises(GradleakError, match="text"):
         Client(bert).update(texts)

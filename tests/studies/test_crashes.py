@@ -72,7 +72,7 @@ def test_twenty_crashes_end_with_the_records_of_an_uninterrupted_run(tmp_path: P
     assert done(path) == len(records(path)["cells"]) == 72
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_at_once_and_the_next_run_continues(tmp_path: Path, workers: int) -> None:
     small_study(tmp_path, 8, attack=[SLOW], seed=[0, 1])  # 8 cells
     path = tmp_path / "small.db"

@@ -7,7 +7,7 @@ from typing import Any
 
 import odd_attacks
 import pytest
-from study_tools import grid, records, rows, save_bert, save_texts, small_study, write_study
+from study_tools import grid, records, rows, save_bert, save_texts, small_study, toml, write_study
 
 import gradleak as gl
 from gradleak.errors import GradleakError
@@ -190,3 +190,26 @@ def test_cells_of_different_models_and_seeds_keep_apart(tmp_path: Path) -> None:
     run_study(study, tmp_path / "my.db", executor=InProcess("cpu"))
     hashes = rows(tmp_path / "my.db", "SELECT DISTINCT model_hash FROM cells")
     assert len(hashes) == 3  # these checkpoints have a head, so that the seed adds nothing
+
+
+def test_utility_is_recorded_too(tmp_path: Path) -> None:
+    model, texts = save_bert(tmp_path / "bert"), save_texts(tmp_path, 8)
+    keys = {
+        "target": model,
+        "train": {"name": texts, "take": "0:6"},
+        "test": {"name": texts, "take": "6:8"},
+        "defense": [[], ["noise:0.01"]],
+        "epochs": 1,
+        "batch_size": 2,
+    }
+    study = load_study(write_study(tmp_path, "[[utility]]", *(f"{key} = {toml(value)}" for key, value in keys.items())))
+    events: list[Event] = []
+    summary = run_study(study, tmp_path / "my.db", executor=InProcess("cpu"), listener=events.append)
+    assert summary.failed == ()
+    with Store(tmp_path / "my.db") as store:
+        plain, noisy = (store.utility(cell.id) for cell in study.cells())
+    assert plain is not None
+    assert noisy is not None
+    assert (plain.steps, plain.examples) == (noisy.steps, noisy.examples) == (3, 6)
+    assert plain.loss != noisy.loss
+    assert rows(tmp_path / "my.db", "SELECT DISTINCT kind FROM cells") == [("utility",)]

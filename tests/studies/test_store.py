@@ -8,7 +8,7 @@ import pytest
 from study_tools import grid, rows
 
 from gradleak.errors import GradleakError
-from gradleak.studies import Cell, Failure, Outcome, Sentence, Store, Utility
+from gradleak.studies import Cell, Failure, Outcome, Sentence, Store, UtilityRecord
 from gradleak.studies.lock import only_driver
 from gradleak.studies.reading import Place
 from gradleak.studies.store import Attempted
@@ -44,7 +44,7 @@ def outcome(**changes: object) -> Outcome:
 def test_what_is_recorded_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "my.db"
     first, second = cells()
-    utility = Utility(mcc=12.5, accuracy=60.0, loss=0.7, epsilon=None, steps=4, examples=80)
+    utility = UtilityRecord(mcc=12.5, accuracy=60.0, loss=0.7, epsilon=None, steps=4, examples=80)
     with Store(path) as store:
         store.describe({"name": "my"})
         store.record(first, outcome(), attempts=1)

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import odd_attacks
 import pytest
+from rich.console import Console
 from study_tools import grid, rows, save_bert, save_texts, small_study, write_study
 
 from gradleak.cli import main
+from gradleak.cli.drawing import Screen
+from gradleak.cli.study_progress import LiveBoard
+from gradleak.studies import InProcess, load_study, run_study
 
 
 @pytest.fixture
@@ -65,6 +70,20 @@ def test_failed_cells_are_listed_and_give_exit_code_1(
     assert (record["cells"], record["done"], record["interrupted"]) == (1, 0, False)
     assert [failed["attempts"] for failed in record["failed"]] == [3]
     assert record["failed"][0]["cell"]["attack"]["name"] == "explode"
+
+
+def test_a_terminal_gets_bars_that_are_taken_down_again(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    screen.console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    screen.rich = True
+    with LiveBoard(screen) as board:
+        run_study(load_study(study), "my.db", executor=InProcess("cpu"), listener=board.see)
+        assert (board.done, board.cells) == (2, 2)
+        assert [task.description for task in board._bars.tasks] == ["study"]
+        assert board._bars.tasks[0].fields["where"] == "2 of 2 cells, about 0:00 left"
+    drawn = screen.console.file.getvalue()  # type: ignore[attr-defined]
+    assert "dlg on " in drawn
+    assert "ROUGE-1" in drawn
 
 
 WRONG = [

@@ -13,7 +13,7 @@ from gradleak.targets.loading import MODEL_CLASSES
 PADDED_TEXTS = ["the cat sat on a big red mat .", "dog ran", "a cat"]
 
 
-def eager_twin(target: Target) -> Any:  # noqa: ANN401 - Hugging Face models have no common typed base
+def eager_twin(target: Target) -> Any:
     """Build the architecture anew with `eager` attention and copy the weights into it."""
     with torch.random.fork_rng(devices=[]):
         twin = MODEL_CLASSES[target.task].from_config(copy.deepcopy(target.config), attn_implementation="eager")

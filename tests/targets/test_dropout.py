@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import TARGET_KINDS, small_target
 from eager_twin import PADDED_TEXTS, eager_twin, own_logits
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from conftest import TARGET_KINDS, small_target
 from gradleak.targets import Target, Task
 from gradleak.targets.dropout import dropout_masks, dropout_sites
 
@@ -141,7 +141,12 @@ def test_nothing_is_left_on_the_model_after_an_error_inside(bert: Target) -> Non
     expected = eval_logits(bert)
     sites = dropout_sites(bert, bert.encode(PADDED_TEXTS).ids.shape[1])
     none = {name: torch.zeros(len(PADDED_TEXTS), *site.shape) for name, site in sites.items()}
-    with pytest.raises(RuntimeError, match="inside"), dropout_masks(bert, none):
-        assert not torch.equal(eval_logits(bert), expected)
-        raise RuntimeError("inside")
+
+    def fail_inside() -> None:
+        with dropout_masks(bert, none):
+            assert not torch.equal(eval_logits(bert), expected)
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail_inside()
     assert torch.equal(eval_logits(bert), expected)

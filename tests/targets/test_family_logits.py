@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 from eager_twin import PADDED_TEXTS, eager_twin, own_logits
 from torch.testing import assert_close
 
+from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 from gradleak.targets import Target, Task, cross_entropy
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import FAMILY_NAMES, SMALL, small_target
 from eager_twin import PADDED_TEXTS, own_logits
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import AttentionInterface
 
+from conftest import FAMILY_NAMES, SMALL, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import FAMILIES, Family, Layer, Projection, Target, family_of
 from gradleak.targets.attention import NAME as ATTENTION

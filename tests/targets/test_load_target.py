@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, TARGET_KINDS, small_target
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
+from conftest import SMALL, TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import MODELS, Target, Task, load_target, resolve_device
 from gradleak.targets.registry import Entry
@@ -20,7 +20,7 @@ from gradleak.targets.registry import Entry
 NAMES_WITH_WEIGHTS_ELSEWHERE = sorted(set(MODELS) - {"tiny"})
 
 
-def saved(folder: Path, family: str = "bert", task: Task = "classification", **changes: Any) -> Target:  # noqa: ANN401
+def saved(folder: Path, family: str = "bert", task: Task = "classification", **changes: Any) -> Target:
     target = small_target(family, task, **changes)
     target.model.save_pretrained(folder)
     target.tokenizer.save_pretrained(folder)
@@ -178,7 +178,7 @@ def test_pickled_weights_are_refused_unless_they_are_asked_for(tmp_path: Path, s
             torch.save({name: state[name] for name in part}, tmp_path / file)
         index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
         (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    with pytest.raises(GradleakError, match="no weights as safetensors.*--allow-pickle"):
+    with pytest.raises(GradleakError, match=r"no weights as safetensors.*--allow-pickle"):
         load_target(str(tmp_path))
     assert load_target(str(tmp_path), allow_pickle=True).fingerprint == original.fingerprint
 
@@ -232,7 +232,7 @@ def _one_label(folder: Path) -> None:
 def test_a_directory_that_holds_no_sound_classifier_is_refused_with_one_line(
     tmp_path: Path,
     spoil: Any,
-    message: str,  # noqa: ANN401
+    message: str,
 ) -> None:
     saved(tmp_path)
     spoil(tmp_path)

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from conftest import small_target, small_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import small_target, small_tokenizer
 from gradleak.errors import GradleakError
 from gradleak.targets import Target
 

@@ -98,15 +98,11 @@ class Lamp(Dlg):
         width = target.word_embeddings.shape[1]
 
         def draw(number: int, start: int) -> Tensor:
-            shape = (
-                self.starts,
-                first.slots.ids.shape[2],
-                int(first.slots.mask[number, start].any(dim=0).sum()),
-                width,
-            )
-            drawn = torch.randn(shape, generator=victims[number].generator)
-            whole = torch.zeros(*shape[:2], first.slots.ids.shape[3], width)
-            whole[:, :, : shape[2]] = drawn / drawn.norm(dim=-1, keepdim=True)
+            mask = first.slots.mask[number, start]  # [B, T]
+            tokens = int(mask.any(dim=0).sum())
+            drawn = torch.randn(self.starts, len(mask), tokens, width, generator=victims[number].generator)
+            whole = torch.zeros(self.starts, *mask.shape, width)
+            whole[:, :, :tokens] = drawn / drawn.norm(dim=-1, keepdim=True)
             return whole
 
         count = first.losses.shape[1]

@@ -1,4 +1,4 @@
-"""`gradleak study run`: grids of experiments, resumed where they stopped."""
+"""`gradleak study`: grids of experiments, resumed where they stopped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradleak.cli import options as o
+from gradleak.cli import study_show
 from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output, parse_device
 from gradleak.cli.progress import clock
@@ -118,6 +119,9 @@ def run(
     write_json(json_file, _record(loaded, path, summary, board))
     if summary.failed:
         raise typer.Exit(FAILED)
+
+
+app.command(epilog="Example: gradleak study show quick.db --plot quick.png")(study_show.show)
 
 
 def _executor(workers: int | None, ray: str | None, device: str) -> Executor:

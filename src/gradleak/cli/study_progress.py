@@ -119,7 +119,7 @@ def _found(event: Finished) -> str:
 def _scores(outcome: Outcome) -> str:
     if outcome.utility is not None:
         mcc = outcome.utility.mcc
-        return "trained" if mcc is None else f"MCC {mcc:.1f}"
+        return "trained" if mcc is None else f"MCC {mcc:.2f}"
     mean = sum(sentence.rouge1 for sentence in outcome.sentences) / max(1, len(outcome.sentences))
     return f"ROUGE-1 {mean:.1f}"
 

@@ -44,7 +44,7 @@ class Prune(Defense):
 class PruneGlobal(Defense):
     """Set this share of all entries to zero, those of smallest magnitude wherever they are (Aji & Heafield 2017).
 
-    Layers with small gradients may send nothing at all; LTI (section 4.1) evaluates shares up to 0.99.
+    Layers with small gradients may send nothing at all; LTI (section 4) evaluates shares up to 0.99.
     """
 
     name: ClassVar[str] = "prune-global"

@@ -112,7 +112,8 @@ def _likelihood(model: torch.nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     step = max(1, MOST_LOGITS // (vocabulary * ids.shape[1]))
     means = []
-    for rows, there in zip(ids.split(step), mask.split(step), strict=True):
+    for first in range(0, len(ids), step):
+        rows, there = ids[first : first + step], mask[first : first + step]
         logits = model(input_ids=rows, attention_mask=there.long(), use_cache=False).logits
         losses = cross_entropy(logits[:, :-1], rows[:, 1:])
         counted = there[:, 1:].to(losses.dtype)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gradleak.studies.cells import AttackCell, Cell, UtilityCell
     from gradleak.studies.cluster import RayCluster
     from gradleak.studies.executors import Executor, InProcess, Processes
-    from gradleak.studies.outcome import Failure, Outcome, Sentence, Utility
+    from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
     from gradleak.studies.running import Event, Summary, run_study
     from gradleak.studies.scenario import Case, ClientSettings, Scenario, TargetSpec
     from gradleak.studies.store import Store
@@ -54,8 +54,8 @@ __all__ = [
     "Study",
     "Summary",
     "TargetSpec",
-    "Utility",
     "UtilityCell",
+    "UtilityRecord",
     "load_study",
     "ready_studies",
     "run_study",
@@ -81,8 +81,8 @@ _HOMES = {
     "Study": "study",
     "Summary": "running",
     "TargetSpec": "scenario",
-    "Utility": "outcome",
     "UtilityCell": "cells",
+    "UtilityRecord": "outcome",
     "load_study": "study",
     "ready_studies": "study",
     "run_study": "running",

@@ -34,8 +34,8 @@ class Sentence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Utility:
-    """How useful a model is after fine-tuning under defenses."""
+class UtilityRecord:
+    """How useful a model is after fine-tuning under defenses (see `utility`); what is not finite is None."""
 
     mcc: float | None
     accuracy: float | None
@@ -59,7 +59,7 @@ class Outcome:
     """
 
     sentences: tuple[Sentence, ...] = ()
-    utility: Utility | None = None
+    utility: UtilityRecord | None = None
     seconds: float
     version: str
     model_hash: str

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from gradleak.errors import GradleakError
 from gradleak.studies.cells import Cell
-from gradleak.studies.outcome import Failure, Outcome, Sentence, Utility
+from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
 from gradleak.version import __version__
 
 SCHEMA = 1
@@ -115,11 +115,11 @@ class Store:
         )
         return [Sentence(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def utility(self, cell: str) -> Utility | None:
+    def utility(self, cell: str) -> UtilityRecord | None:
         """Return what came out of a utility cell."""
-        names = [field.name for field in fields(Utility)]
+        names = [field.name for field in fields(UtilityRecord)]
         row = self._connection.execute(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,)).fetchone()
-        return None if row is None else Utility(**dict(zip(names, row, strict=True)))
+        return None if row is None else UtilityRecord(**dict(zip(names, row, strict=True)))
 
     # --- what is added -----------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Store:
             )
             if outcome.utility is not None:
                 self._connection.execute(
-                    f"INSERT INTO utility (cell_id, {_names(Utility)}) VALUES (?, {_marks(Utility)})",
+                    f"INSERT INTO utility (cell_id, {_names(UtilityRecord)}) VALUES (?, {_marks(UtilityRecord)})",
                     (cell.id, *astuple(outcome.utility)),
                 )
 

@@ -34,7 +34,7 @@ from gradleak.metrics import accuracy, matthews_correlation
 from gradleak.targets import Target, Tokens
 
 WARMUP = 0.1  # share of the steps in which the learning rate rises; then it falls to zero, as in BERT's fine-tuning
-EXAMPLE_VALUES = 2**26  # gradient entries that are held at once when each example has its own
+EXAMPLE_VALUES = 2**25  # gradient entries that are held at once when each example has its own
 
 
 class Labelled(Protocol):

@@ -22,7 +22,7 @@ from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Listener, Reconstruction
 from gradleak.studies.cells import AttackCell, Cell, UtilityCell
-from gradleak.studies.outcome import Failure, Outcome, Sentence, Utility
+from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
 from gradleak.studies.plugins import load_plugins
 from gradleak.studies.scenario import Case, Scenario, TargetSpec
 from gradleak.studies.study import Library
@@ -31,8 +31,9 @@ from gradleak.version import __version__
 
 TARGETS_KEPT = 2
 LONGEST_ERROR = 400
-# Values that updates attacked side by side may hold together. Fixed, not read off the machine's free memory: a
-# batch's random stream depends on its place among them.
+# Values that updates attacked side by side may hold together. Fixed, not read off the machine's free memory, and never
+# across cells: rounding depends on who is attacked together, and a study that was interrupted must end with the very
+# records of one that was not. Who has memory for more gives cells more batches.
 VALUES = {"cpu": 2**28, "cuda": 2**32}
 
 
@@ -156,9 +157,10 @@ def _scored(number: int, case: Case, found: Reconstruction) -> Iterator[Sentence
         )
 
 
-def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | None) -> Utility:
+def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | None) -> UtilityRecord:
     from gradleak.studies.utility import measure_utility
 
+    assert job.test is not None
     found = measure_utility(
         target,
         job.data,
@@ -170,7 +172,7 @@ def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | N
         seed=cell.seed,
         listener=listener,
     )
-    return Utility(**{field.name: _finite(getattr(found, field.name)) for field in fields(Utility)})
+    return UtilityRecord(**{field.name: _finite(getattr(found, field.name)) for field in fields(UtilityRecord)})
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401

@@ -1,0 +1,79 @@
+"""What LAMP adds to DLG: a start, a regulariser, an order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conftest import small_target
+from gradleak.attacks import Lamp, LampL2L1
+from gradleak.attacks.dlg import Dlg
+from gradleak.exchange import Knowledge, Update
+from gradleak.federation import Client
+from gradleak.metrics import score_tokens
+from gradleak.targets import Target, load_target
+
+TEXTS = ["the big red dog ran", "a cat sat on a mat"]
+SMALL = {"steps": 20, "steps_per_round": 10, "starts": 20, "permutations": 20, "moves": 20, "polish": 3}
+
+
+def capture(target: Target, texts: list[str], embeddings: str = "frozen") -> tuple[Update, Knowledge]:
+    labels = [number % 2 for number in range(len(texts))]
+    update = Client(target, embeddings=embeddings).update(texts, labels)  # type: ignore[arg-type]
+    return update, Knowledge(labels=labels, lengths=target.encode(texts).lengths)
+
+
+@pytest.mark.parametrize("discrete", ["alternate", "end", "none"])
+@pytest.mark.parametrize("kind", [Lamp, LampL2L1])
+def test_every_ablation_gives_a_text_of_the_right_length(kind: type[Lamp], discrete: str) -> None:
+    target = small_target("bert")
+    update, known = capture(target, TEXTS)
+    for changes in ({}, {"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"polish": 0}):
+        result = kind(**{**SMALL, **changes, "discrete": discrete})(target, update, known)
+        assert [len(ids) for ids in result.token_ids] == list(known.lengths or ())
+
+
+def test_the_start_is_the_best_of_many() -> None:
+    target = small_target("bert")
+    update, known = capture(target, TEXTS[:1])
+    few = Lamp(**{**SMALL, "steps": 1, "starts": 1, "permutations": 1, "alpha_lm": 0.0, "polish": 0})
+    many = Lamp(**{**SMALL, "steps": 1, "starts": 200, "permutations": 200, "alpha_lm": 0.0, "polish": 0})
+    losses = [attack(target, update, known, seed=seed).history[0].loss for attack in (few, many) for seed in range(4)]
+    assert sum(losses[4:]) < sum(losses[:4])
+
+
+def test_the_regulariser_draws_lengths_to_the_vocabularys() -> None:
+    target = small_target("bert")
+    penalty = Lamp()._penalty(target)
+    mask = torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    mean = target.word_embeddings.norm(dim=1).mean()
+    unit = torch.nn.functional.normalize(torch.randn(1, 1, 1, 4, 16), dim=-1)
+    assert penalty(unit * mean, mask).item() == pytest.approx(0.0, abs=1e-8)
+    assert penalty(unit * (mean + 2), mask).item() == pytest.approx(4.0, rel=1e-4)
+
+
+def test_polishing_puts_known_words_in_order() -> None:
+    target = load_target("tiny")
+    text = ["my father lost all his money"]
+    update, known = capture(target, text)
+    attack = Lamp(alpha_lm=0.0)
+    ids = target.encode(["his money lost all my father"]).ids[None, None]
+    victims = [type("V", (), {"gradient": update.gradient(), "knowledge": known, "generator": torch.Generator()})()]
+    guess, _ = attack._first_guess(target, victims)
+    found, losses, _ = attack._polished(target, attack._matcher(target, victims), None, guess, ids)
+    assert target.decode(found[0, 0, 0].tolist()) == text[0]
+    assert losses.item() < 1e-6
+
+
+@pytest.mark.slow
+def test_lamp_finds_the_order_that_tag_misses_on_the_embedded_model() -> None:
+    target = load_target("tiny")
+    texts = ["my father lost all his money", "the old man walked slowly home", "she never spoke about the war"]
+    lamp, dlg = [], []
+    for text in texts:
+        update, known = capture(target, [text])
+        reference = [list(row) for row in target.encode([text]).ids.tolist()]
+        for attack, scores in ((Lamp.with_settings("fast"), lamp), (Dlg.with_settings("fast"), dlg)):
+            result = attack(target, update, known)
+            scores.append(score_tokens(result.token_ids, reference, target.tokenizer).rouge2)
+    assert sum(lamp) / len(lamp) > sum(dlg) / len(dlg) + 20
