@@ -19,9 +19,12 @@ from gradleak.federation import Client, FedAvg
 from gradleak.targets import Target, Task
 from gradleak.version import __version__
 
+LAMP = {"steps": "3", "steps_per_round": "2", "starts": "4", "permutations": "4", "moves": "4", "polish": "1"}
 QUICK: dict[str, dict[str, str]] = {
     "dlg": {"steps": "3"},
     "tag": {"steps": "3"},
+    "lamp": LAMP | {"alpha_lm": "0"},
+    "lamp-l2l1": LAMP | {"alpha_lm": "0"},
 }
 """Settings that make an attack take a moment."""
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from gradleak.cli import app as command_line
-from gradleak.cli.study_show import show
+from gradleak.cli.study_show import _fitting, show
 from gradleak.errors import GradleakError
 from gradleak.studies.show import CONDITIONS, bootstrap, summarise
 from gradleak.studies.store import TABLES
@@ -267,6 +267,14 @@ def test_study_of_utility_alone_is_shown(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_quiet_prints_the_table_alone(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(run(capsys, study, quiet=True).splitlines()) == 5
+
+
+def test_narrow_terminal_leaves_out_what_is_missed_least() -> None:
+    titles = ["attack", "n", "R-1", "exact %", "seconds", "accuracy"]
+    cells = [["tag", "8", "59.0 (49–68)", "0.0", "1.50", "75.0 %"]]
+    assert _fitting(titles, cells, 80) == [0, 1, 2, 3, 4, 5]
+    assert _fitting(titles, cells, 50) == [0, 1, 2, 3, 4]
+    assert _fitting(titles, cells, 10) == [0, 1, 2]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

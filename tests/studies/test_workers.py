@@ -10,7 +10,8 @@ import pytest
 from study_tools import children, records, rows, small_study
 
 from gradleak.errors import GradleakError
-from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
+from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, executors, run_study
+from gradleak.studies.executors import Worker
 from gradleak.studies.running import Event, Moved
 
 
@@ -93,6 +94,34 @@ def test_no_worker_is_left_behind(ran: Ran) -> None:
     import os
 
     assert children(os.getpid()) == []
+
+
+def test_a_worker_that_dies_at_the_start_costs_its_cell_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    def start(*arguments: object) -> Worker:
+        starts.append(Worker(*arguments))  # type: ignore[arg-type]
+        if len(starts) == 1:
+            starts[0].process.kill()
+        return starts[-1]
+
+    monkeypatch.setattr(executors, "Worker", start)
+    summary = run_study(small_study(tmp_path, 2), tmp_path / "my.db", executor=Processes(1, "cpu"))
+    assert (summary.done, len(starts)) == (1, 2)
+    assert rows(tmp_path / "my.db", "SELECT attempts FROM cells") == [(1,)]
+
+
+def test_workers_that_never_start_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*arguments: object) -> Worker:
+        worker = Worker(*arguments)  # type: ignore[arg-type]
+        worker.process.kill()
+        return worker
+
+    monkeypatch.setattr(executors, "Worker", start)
+    with pytest.raises(GradleakError, match="they all die at the start, by signal SIGKILL"):
+        run_study(small_study(tmp_path, 4), tmp_path / "my.db", executor=Processes(2, "cpu"))
 
 
 def deadly(folder: Path) -> dict[str, Any]:

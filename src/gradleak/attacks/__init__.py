@@ -8,7 +8,7 @@ from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.lamp import Lamp, LampL2L1
 from gradleak.attacks.tag import Tag
 
-DEFAULT_ATTACK = "tag"
+DEFAULT_ATTACK = "lamp"
 
 __all__ = [
     "ATTACKS",

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -59,6 +59,12 @@ class Attack(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     assumes: ClassVar[tuple[str, ...]] = ()
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            choices = get_args(hint)
+            if get_origin(hint) is Literal and getattr(self, name) not in choices:
+                raise unknown_name(name, str(getattr(self, name)), choices)
 
     @abstractmethod
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:

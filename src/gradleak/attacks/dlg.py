@@ -13,6 +13,7 @@ from gradleak.attacks.base import Attack, Finding, Victim, register
 from gradleak.attacks.descent import Descent, Guess, descend, random_guess
 from gradleak.attacks.guesses import Slots, trimmed
 from gradleak.attacks.inference import known_labels, lengths_to_try
+from gradleak.errors import GradleakError
 from gradleak.exchange import Glimpse, Reporter
 from gradleak.matching import Candidates, Distance, Matcher, SquaredL2
 from gradleak.targets import Target
@@ -49,6 +50,11 @@ class Dlg(Attack):
     clip: float = 0.0
     longest_tried: int = 24
     lengths_kept: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1 or not self.lr > 0:
+            raise GradleakError(f"{self.name} needs steps of at least 1 and lr above 0")
 
     def distance(self) -> Distance:
         """Return the distance that is minimised."""

@@ -18,7 +18,7 @@ from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.words import sizes
 
 SENTENCE = "the doctor says my son is ill"
-ATTACK = "tag"
+ATTACK = "lamp"
 PRESET = "fast"
 SETTINGS: dict[str, str] = {}
 

@@ -60,13 +60,15 @@ class LiveBoard(Board):
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
         self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[where]}", style="dim"),
+            BarColumn(16),
+            TextColumn("{task.fields[where]}", style="dim", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
             console=screen.console,
             transient=True,
+            expand=True,
         )
         self._all = self._bars.add_task("study", total=None, where="")
         self._cells: dict[str, TaskID] = {}

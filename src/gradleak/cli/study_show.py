@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 LONG = 300  # rows from which on a table is printed plainly: boxes would take seconds
 ERRORS_SHOWN = 5
+MISSED_LEAST = ("accuracy", "seconds", "paper exact", "exact %", "R-L", "paper MCC")
 ROUGE = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE.db", help="What `gradleak study run` wrote.")]
@@ -210,16 +211,16 @@ def _columns(overview: Overview, bounds: int = 0) -> list[Column]:
 
     return [
         *(condition(name) for name in overview.varied),
-        ("sentences", lambda row: str(row.sentences)),
+        ("n", lambda row: str(row.sentences)),
         *(score(name, title) for name, title in ROUGE.items()),
         (f"{SCORE_TITLES['exact']} %", lambda row: _number(row.scores["exact"].mean)),
-        ("s/sentence", lambda row: _number(row.seconds, 2)),
+        ("seconds", lambda row: _number(row.seconds, 2)),
         ("MCC", lambda row: _number(row.utility.mcc if row.utility else None, 3)),
         ("accuracy", lambda row: _percent(row.utility.accuracy if row.utility else None)),
         ("ε", lambda row: _loss(row.utility)),
-        ("paper: R-1/R-2/R-L", _paper_rouge),
-        figure("exact", "paper: exact %"),
-        figure("mcc", "paper: MCC", 3),
+        ("paper R-1/2/L", _paper_rouge),
+        figure("exact", "paper exact"),
+        figure("mcc", "paper MCC", 3),
     ]
 
 
@@ -234,13 +235,28 @@ def _table(screen: Screen, titles: Sequence[str], cells: Sequence[Sequence[str]]
     from rich import box
     from rich.table import Table
 
+    shown = _fitting(titles, cells, screen.console.width)
     drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for number, title in enumerate(titles):
+    for number in shown:
         is_text = number < texts
-        drawn.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+        drawn.add_column(titles[number], justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in cells:
-        drawn.add_row(*row)
+        drawn.add_row(*(row[number] for number in shown))
     screen.console.print(drawn)
+    left_out = [title for number, title in enumerate(titles) if number not in shown]
+    if left_out:
+        screen.line(f"no room for {', '.join(left_out)}: widen the terminal, or --format csv")
+
+
+def _fitting(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return which columns a terminal has room for, leaving out first what is missed least."""
+    widths = [max(map(len, column)) + 3 for column in zip(titles, *cells, strict=True)]
+    shown = list(range(len(titles)))
+    for title in MISSED_LEAST:
+        if sum(widths[number] for number in shown) <= width:
+            break
+        shown = [number for number in shown if titles[number] != title]
+    return shown
 
 
 def _said(overview: Overview) -> str:
@@ -253,7 +269,12 @@ def _said(overview: Overview) -> str:
 
 def _notes(overview: Overview) -> list[str]:
     """Return what one must know to read the table."""
-    notes = ["R-1, R-2, R-L: ROUGE F-measure in %, in brackets the 95 % bootstrap interval over sentences"]
+    notes = [
+        "n: sentences; R-1, R-2, R-L: ROUGE F-measure in %, in brackets its 95 % bootstrap interval; "
+        "seconds: per sentence"
+    ]
+    if not overview.rows:
+        notes = []
     papers: dict[str, set[str]] = {}
     for row in overview.rows:
         if row.published is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os.path
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -87,8 +88,8 @@ class AttackCell(Cell):
     @property
     def title(self) -> str:
         """The cell in a few words."""
-        data = f"{self.dataset.name} {self.dataset.take}"
-        return self._title(f"{self.attack.name} on {self.target.name}", data, f"batches of {self.batch_size}")
+        data = f"{_short(self.dataset.name)} {self.dataset.take}"
+        return self._title(f"{self.attack.name} on {_short(self.target.name)}", data, f"batches of {self.batch_size}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,12 @@ class UtilityCell(Cell):
     @property
     def title(self) -> str:
         """The cell in a few words."""
-        return self._title(f"utility of {self.target.name}", f"{self.train.name} {self.train.take}")
+        return self._title(f"utility of {_short(self.target.name)}", f"{_short(self.train.name)} {self.train.take}")
+
+
+def _short(name: str) -> str:
+    """Return the last part of a path; a hub id stays whole."""
+    return os.path.basename(os.path.normpath(name)) if name.startswith(("/", ".", "~")) else name
 
 
 def _said(value: Any) -> Any:  # noqa: ANN401

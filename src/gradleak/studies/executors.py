@@ -22,6 +22,7 @@ from typing import Self
 
 import torch
 
+from gradleak.errors import GradleakError
 from gradleak.exchange import Progress
 from gradleak.studies.outcome import Failure, Outcome
 from gradleak.studies.work import Job, Workshop
@@ -29,6 +30,8 @@ from gradleak.targets import resolve_device
 
 Result = tuple[str, Outcome | Failure]
 Moved = Callable[[str, Progress], None]
+READY = "ready"
+STILLBORN = 5  # workers that die one after the other before they are ready: something is wrong with all of them
 
 
 class Executor(ABC):
@@ -88,11 +91,12 @@ class Worker:
         with _without_interrupts():
             self.process.start()
         remote.close()  # the worker's end is the only one: when it dies, the line ends
-        self.cell: str | None = None
+        self.ready = False
+        self.job: Job | None = None
 
     def give(self, job: Job) -> None:
         """Hand the worker a job."""
-        self.cell = job.cell.id
+        self.job = job
         with suppress(OSError):  # it died idle; the line's end says so to whoever waits
             self.line.send(job)
 
@@ -106,6 +110,8 @@ class Worker:
 class Processes(Executor):
     """Runs cells in worker processes of this machine, each with its share of the cores.
 
+    Workers import the main module anew: a script that uses them starts under `if __name__ == "__main__":`.
+
     Args:
         workers: how many.
         device: `auto`, `cpu`, `cuda` (the workers share the GPUs out among them) or `cuda:N`.
@@ -115,8 +121,9 @@ class Processes(Executor):
         resolve_device(device)  # refuses one that is not here, before every cell fails on it
         self.slots = workers
         self._device = device
-        self._threads = max(1, (os.cpu_count() or 1) // workers)
+        self._threads = max(1, _cores() // workers)
         self._workers: dict[int, Worker] = {}  # by place
+        self._stillborn = 0
 
     def end(self) -> None:
         """End all workers."""
@@ -126,40 +133,62 @@ class Processes(Executor):
 
     def submit(self, job: Job) -> None:
         """Give the job to an idle worker, or to a new one."""
-        idle = next((worker for worker in self._workers.values() if worker.cell is None), None)
-        if idle is None:
-            place = next(place for place in range(self.slots) if place not in self._workers)
-            idle = self._workers[place] = Worker(self._device_of(place), self._threads)
-        idle.give(job)
+        idle = next((worker for worker in self._workers.values() if worker.job is None), None)
+        (idle or self._hire(next(place for place in range(self.slots) if place not in self._workers))).give(job)
 
     def wait(self, moved: Moved) -> Result:
         """Listen to all workers that have a job."""
         while True:
-            busy = {worker.line: place for place, worker in self._workers.items() if worker.cell is not None}
+            busy = {worker.line: (place, worker) for place, worker in self._workers.items() if worker.job is not None}
             for line in connection.wait(list(busy)):
-                place = busy[line]  # type: ignore[index]
-                worker = self._workers[place]
-                cell = str(worker.cell)
-                try:
-                    message = worker.line.recv()
-                except (EOFError, OSError):
-                    return cell, self._lost(place)
-                if not isinstance(message, Progress):
-                    worker.cell = None
-                    return cell, message
-                moved(cell, message)
+                result = self._hear(*busy[line], moved)  # type: ignore[index]
+                if result is not None:
+                    return result
 
-    def _lost(self, place: int) -> Failure:
+    def _hear(self, place: int, worker: Worker, moved: Moved) -> Result | None:
+        """Take a message of a worker, or its death; return a result if it is one."""
+        job = worker.job
+        assert job is not None
+        try:
+            message = worker.line.recv()
+        except (EOFError, OSError):
+            how = self._bury(place)
+            if worker.ready:
+                return job.cell.id, Failure(f"the worker process died {how}")
+            self._stillborn += 1
+            if self._stillborn >= STILLBORN:
+                raise GradleakError(f"no worker process gets to work: they all die at the start, {how}") from None
+            self._hire(place).give(job)  # the cell has nothing to do with it
+            return None
+        if message == READY:
+            worker.ready, self._stillborn = True, 0
+            return None
+        if isinstance(message, Progress):
+            moved(job.cell.id, message)
+            return None
+        worker.job = None
+        return job.cell.id, message
+
+    def _hire(self, place: int) -> Worker:
+        self._workers[place] = Worker(self._device_of(place), self._threads)
+        return self._workers[place]
+
+    def _bury(self, place: int) -> str:
+        """Put a dead worker away, and return how it died."""
         worker = self._workers.pop(place)
         worker.process.join(timeout=10)
         code = worker.process.exitcode
         worker.end()
-        how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        return Failure(f"the worker process died {how}")
+        return f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
 
     def _device_of(self, place: int) -> str:
         count = torch.cuda.device_count()
         return f"cuda:{place % count}" if self._device in ("auto", "cuda") and count > 1 else self._device
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _serve(line: Connection, device: str, threads: int) -> None:
@@ -167,6 +196,7 @@ def _serve(line: Connection, device: str, threads: int) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     workshop = Workshop(device)
+    line.send(READY)
     while True:
         try:
             job: Job = line.recv()

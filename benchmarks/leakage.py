@@ -1,0 +1,118 @@
+"""What attacks recover from a model, sentence by sentence, with nothing installed but the core.
+
+    python benchmarks/leakage.py --model minilm --data cola.tsv --take 0:32 --attack lamp --attack tag -o found.json
+    python benchmarks/leakage.py --score found.json
+
+The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
+rouge-score) and prints ROUGE-1/2/L and exact match with bootstrap 95 % intervals. `--attack NAME[:PRESET][,KEY=VALUE…]`
+may be repeated; finished attacks in the output file are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from gradleak.attacks import find_attack
+from gradleak.exchange import Knowledge
+from gradleak.federation import Client
+from gradleak.targets import Target, load_target
+
+BOOTSTRAP = 10_000
+
+
+def main() -> None:
+    """Run attacks, or score what they found."""
+    arguments = _arguments()
+    if arguments.score:
+        _score(Path(arguments.score))
+        return
+    target = load_target(arguments.model, device=arguments.device)
+    texts, labels = _read(Path(arguments.data), arguments.take)
+    path = Path(arguments.output)
+    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    for spec in arguments.attack:
+        name = f"{Path(arguments.data).stem} {arguments.embeddings} B={arguments.batch_size} {spec}"
+        if any(row["name"] == name for row in document["rows"]):
+            continue
+        document["rows"].append(_attack(target, texts, labels, spec, name, arguments))
+        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--data", help="tab-separated file with the columns label and text")
+    parser.add_argument("--take", default="0:16")
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--attack", action="append", default=[])
+    parser.add_argument("--embeddings", default="frozen", choices=["frozen", "words-frozen", "trained"])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", default="found.json")
+    parser.add_argument("--score", help="a file of reconstructions to score")
+    return parser.parse_args()
+
+
+def _attack(
+    target: Target, texts: list[str], labels: list[int], spec: str, name: str, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    head, *settings = spec.split(",")
+    kind, _, preset = head.partition(":")
+    attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
+    client = Client(target, embeddings=arguments.embeddings, seed=arguments.seed)
+    size = arguments.batch_size
+    batches = [slice(start, start + size) for start in range(0, len(texts), size)]
+    updates = [client.update(texts[b], labels[b]) for b in batches]
+    known = [Knowledge(labels=labels[b], lengths=target.encode(texts[b]).lengths) for b in batches]
+    started = time.perf_counter()
+    found = attack.many(target, updates, known, seed=arguments.seed)
+    seconds = time.perf_counter() - started
+    print(f"{name}: {seconds:.1f} s, {seconds / len(texts):.2f} s a sentence", flush=True)
+    references = [target.encode(texts[b]) for b in batches]
+    return {
+        "name": name,
+        "settings": repr(attack),
+        "seconds": seconds,
+        "sentences": len(texts),
+        "references": [[r[m].tolist() for r, m in zip(t.ids, t.mask, strict=True)] for t in references],
+        "reconstructions": [result.token_ids for result in found],
+        "texts": [result.texts for result in found],
+        "losses": [result.loss for result in found],
+    }
+
+
+def _read(path: Path, take: str) -> tuple[list[str], list[int]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    first, last = (int(part) for part in take.split(":"))
+    return [row["text"] for row in rows[first:last]], [int(row["label"]) for row in rows[first:last]]
+
+
+def _score(path: Path) -> None:
+    import numpy as np
+
+    from gradleak.metrics import score_tokens
+
+    tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that BERT and MiniLM share
+    print(f"{'run':<56}{'n':>4}{'ROUGE-1':>20}{'ROUGE-2':>20}{'ROUGE-L':>20}{'exact':>8}{'s each':>8}")
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        pairs = zip(row["reconstructions"], row["references"], strict=True)
+        scores = [score for a, b in pairs for score in score_tokens(a, b, tokenizer).sentences]
+        values = np.array([[s.rouge1, s.rouge2, s.rougeL, s.exact] for s in scores])
+        drawn = np.random.default_rng(0).integers(len(values), size=(BOOTSTRAP, len(values)))
+        low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5], axis=0)
+        cells = [f"{m:.1f} ({a:.1f}–{b:.1f})" for m, a, b in zip(values.mean(axis=0), low, high, strict=True)]
+        print(
+            f"{row['name']:<56}{len(scores):>4}"
+            + "".join(f"{cell:>20}" for cell in cells[:3])
+            + f"{values[:, 3].mean():>8.1f}{row['seconds'] / row['sentences']:>8.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

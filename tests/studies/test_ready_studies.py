@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gradleak.attacks import ATTACKS
+from gradleak.studies.published import FIGURES, Published, find_published, published_rows, published_studies
+from gradleak.studies.show import CONDITIONS
+from gradleak.studies.study import Library, load_study, ready_studies
+
+PAPERS = {
+    "lamp": ("table1", "table2", "table4", "table5", "table8", "fedavg"),
+    "grab": ("figure2", "figure3", "table3", "table5", "table7"),
+    "fet": ("table1", "table2", "table3", "table4"),
+    "edr": ("table1",),
+    "lti": ("table2",),
+}
+NAMES = [f"{paper}-{table}" for paper, tables in PAPERS.items() for table in tables]
+
+
+def source(name: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files("gradleak.studies") / "ready" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def test_all_ready_studies_are_there() -> None:
+    assert ready_studies() == sorted([*NAMES, "quick"])
+
+
+@pytest.mark.parametrize("name", [*NAMES, "quick"])
+def test_ready_study_loads_and_leaves_out_only_attacks_that_are_not_there(name: str) -> None:
+    study = load_study(name)
+    assert study.name == name
+    assert study.title
+    assert study.paper == (None if name == "quick" else name.partition("-")[0])
+    assert not set(study.unavailable) & set(ATTACKS)
+    cells = study.cells(library=Library())
+    assert all(cell.target.name == "tiny" for cell in cells)
+
+
+def test_quick_study_needs_nothing_that_is_not_there() -> None:
+    study = load_study("quick")
+    assert not study.unavailable
+    assert len(study.cells()) == 22
+
+
+# --- published figures -----------------------------------------------------------------------------------------------
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """Return the conditions of all rows that a ready study will have when all of its attacks are there."""
+    rows = []
+    for grid in source(name)["grid"]:
+        for dataset, size, client, defense, knowledge, attack in product(
+            grid["dataset"], grid["batch_size"], grid["client"], grid["defense"], grid["knowledge"], grid["attack"]
+        ):
+            spec = {"name": attack} if isinstance(attack, str) else attack
+            fedavg = client.get("fedavg")
+            rows.append(
+                {
+                    "attack": spec["name"],
+                    "preset": "paper",
+                    "settings": spec.get("settings", {}),
+                    "target": "tiny",
+                    "dataset": dataset["name"],
+                    "batch_size": size,
+                    "dropout": client["dropout"],
+                    "embeddings": client["embeddings"],
+                    "fedavg": ",".join(f"{k}={v:g}" for k, v in fedavg.items()) if fedavg else "none",
+                    "defense": " + ".join(defense) or "none",
+                    "knowledge": knowledge if knowledge == "paper" else sorted(knowledge),
+                }
+            )
+    return rows
+
+
+def test_every_paper_study_has_published_figures() -> None:
+    assert sorted(published_studies()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_row_is_sound_and_belongs_to_a_row_of_the_study(name: str) -> None:
+    wanted = rows_of(name)
+    seen = set()
+    for row in published_rows(name):
+        assert set(row.conditions) <= set(CONDITIONS)
+        assert row.target
+        assert {"rouge1", "rouge2", "rougeL"} <= set(row.figures) <= set(FIGURES)
+        assert all(0 <= value <= 100 for key, value in row.figures.items() if key not in ("mcc", "seconds"))
+        assert -1 <= row.figures.get("mcc", 0) <= 1
+        assert row.figures["rouge2"] <= row.figures["rouge1"]
+        assert sum(row.fits(conditions) for conditions in wanted) == 1, row
+        key = str((row.target, row.conditions))
+        assert key not in seen
+        seen.add(key)
+
+
+def figures(study: str, target: str, **conditions: Any) -> Published:
+    given = {"settings": {}} | conditions
+    found = [
+        row
+        for row in published_rows(study)
+        if row.target == target and all(row.conditions.get(name) == value for name, value in given.items())
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+BASE, TINY, LARGE = "bert-base-uncased", "tinybert-6l", "bert-large-uncased"
+
+
+@pytest.mark.parametrize(
+    ("study", "target", "conditions", "expected"),
+    [  # typed by hand from the papers
+        ("lamp-table1", LARGE, {"attack": "lamp-l2l1", "dataset": "rotten_tomatoes"}, [77.6, 16.6, 45.8]),
+        ("lamp-table1", TINY, {"attack": "lamp", "dataset": "cola"}, [93.9, 59.3, 80.2]),
+        ("lamp-table2", BASE, {"attack": "tag", "dataset": "sst2", "batch_size": 4}, [61.0, 12.3, 48.4]),
+        (
+            "lamp-table4",
+            BASE,
+            {"attack": "lamp", "dataset": "sst2", "settings": {"alpha_lm": 0.0}},
+            [82.6, 37.0, 68.4],
+        ),
+        ("lamp-table5", BASE, {"attack": "lamp", "defense": "noise:0.005"}, [43.3, 9.45, 39.7]),
+        ("lamp-table8", BASE, {"attack": "lamp", "defense": "mask:0.95"}, [39.0, 5.8, 37.4]),
+        ("lamp-fedavg", BASE, {"attack": "lamp-l2l1", "fedavg": "steps=4,lr=5e-05,batch=1"}, [66.5, 21.0, 55.1]),
+        ("grab-figure2", BASE, {"attack": "grab", "batch_size": 16}, [45.5, 18.1, 38.1]),
+        ("grab-figure3", BASE, {"attack": "tag", "batch_size": 1}, [58.4, 6.4, 33.4]),
+        ("grab-table3", LARGE, {"attack": "grab"}, [70.2, 32.2, 55.0]),
+        ("grab-table3", "roberta-base", {"attack": "grab", "settings": {"learn_dropout": False}}, [43.6, 22.5, 38.7]),
+        (
+            "grab-table5",
+            BASE,
+            {"attack": "grab", "batch_size": 8, "knowledge": ["batch-size", "dropout", "longest"]},
+            [71.0, 43.6, 58.8],
+        ),
+        ("grab-table7", BASE, {"attack": "lamp", "defense": "mask:0.75"}, [27.9, 8.8, 21.3]),
+        ("fet-table1", BASE, {"attack": "fet", "dataset": "rotten_tomatoes"}, [75.6, 19.3, 45.5]),
+        ("fet-table2", "lstm", {"attack": "fet", "dataset": "sst2"}, [98.9, 97.7, 98.5]),
+        ("fet-table3", TINY, {"attack": "lamp", "batch_size": 2}, [84.7, 40.2, 70.3]),
+        ("fet-table4", TINY, {"attack": "fet", "settings": {"generations": 0}}, [98.5, 90.6, 94.7]),
+        ("edr-table1", BASE, {"attack": "edr", "dataset": "sst2", "batch_size": 2}, [89.92, 65.99, 78.66]),
+        ("lti-table2", "transformer-3-layers", {"attack": "lti-p", "defense": "sign"}, [84.66, 76.46, 84.64]),
+    ],
+)
+def test_published_figures_are_those_of_the_paper(
+    study: str, target: str, conditions: dict[str, Any], expected: list[float]
+) -> None:
+    found = figures(study, target, **conditions)
+    assert [found.figures[name] for name in ("rouge1", "rouge2", "rougeL")] == expected
+
+
+def test_other_published_figures_are_those_of_the_paper() -> None:
+    assert figures("lamp-table5", BASE, attack="dlg", defense="noise:0.01").figures["mcc"] == 0.364
+    assert figures("grab-table7", BASE, attack="dlg", defense="mask:0.9").figures["mcc"] == 0.67
+    assert figures("fet-table1", TINY, attack="lamp", dataset="sst2").figures["exact"] == 32.0
+    assert figures("fet-table4", TINY, attack="fet").figures["seconds"] == 43.27
+    lti = figures("lti-table2", "transformer-3-layers", attack="tag", defense="prune-global:0.99")
+    assert lti.figures["token_accuracy"] == 34.34
+
+
+def test_own_model_comes_before_the_papers_main_one() -> None:
+    conditions = rows_of("lamp-table1")[0]
+    for target, expected in ((LARGE, LARGE), ("tiny", BASE), (None, BASE)):
+        found = find_published("lamp-table1", conditions | {"target": target})
+        assert found is not None
+        assert found.target == expected
+    assert find_published("mine", conditions) is None
+    assert find_published(None, conditions) is None
