@@ -68,7 +68,7 @@ def _attack(
     size = arguments.batch_size
     batches = [slice(start, start + size) for start in range(0, len(texts), size)]
     updates = [client.update(texts[b], labels[b]) for b in batches]
-    known = [Knowledge(labels=labels[b], lengths=target.encode(texts[b]).lengths) for b in batches]
+    known = [Knowledge(labels=tuple(labels[b]), lengths=target.encode(texts[b]).lengths) for b in batches]
     started = time.perf_counter()
     found = attack.many(target, updates, known, seed=arguments.seed)
     seconds = time.perf_counter() - started

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from gradleak.targets import Target, Task, family_of
@@ -93,3 +93,15 @@ def any_target(request: pytest.FixtureRequest) -> Target:
 def bert() -> Target:
     """A small BERT."""
     return small_target("bert")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A WordPiece small enough to score by hand: "cats" is a token, and "cat", "##s" give the same text."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "saw", "sat", "a", "##s", "cats", ".", "!"]
+    core = Tokenizer(models.WordPiece(vocab={word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    core.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -45,6 +46,14 @@ def captured(target: Target, **client: Any) -> tuple[Update, Knowledge]:
     return Client(target, **{"embeddings": "trained"} | client).update(TEXTS, labels), known
 
 
+@functools.cache
+def attacked(attack: str, family: str, task: Task) -> tuple[Target, Update, Knowledge, Reconstruction]:
+    """Return one run of an attack, which several tests look at."""
+    target = small_target(family, task)
+    update, known = captured(target)
+    return target, update, known, quick(attack)(target, update, known, seed=4)
+
+
 def timeless(result: Reconstruction) -> Reconstruction:
     return dataclasses.replace(result, seconds=0.0)
 
@@ -57,9 +66,7 @@ def timeless(result: Reconstruction) -> Reconstruction:
 def test_a_reconstruction_has_the_right_shape_and_says_where_it_comes_from(
     attack: str, family: str, task: Task
 ) -> None:
-    target = small_target(family, task)
-    update, known = captured(target)
-    result = quick(attack)(target, update, known, seed=4)
+    target, _, known, result = attacked(attack, family, task)
     assert tuple(map(len, result.token_ids)) == known.lengths
     assert result.texts == tuple(target.decode(ids) for ids in result.token_ids)
     assert result.labels == (known.labels if task == "classification" else None)
@@ -75,10 +82,9 @@ def test_a_reconstruction_has_the_right_shape_and_says_where_it_comes_from(
 @every_attack
 @every_kind
 def test_special_tokens_stand_at_their_places_and_nowhere_else(attack: str, family: str, task: Task) -> None:
-    target = small_target(family, task)
-    update, known = captured(target)
+    target, _, _, result = attacked(attack, family, task)
     before, after = target.special_tokens
-    for ids in quick(attack)(target, update, known).token_ids:
+    for ids in result.token_ids:
         inner = ids[len(before) : len(ids) - len(after)]
         assert ids == (*before, *inner, *after)
         assert not set(inner) & set(impossible_words(target).tolist())
@@ -89,9 +95,8 @@ def test_special_tokens_stand_at_their_places_and_nowhere_else(attack: str, fami
 def test_the_same_seed_gives_the_same_result_and_another_seed_another_start(
     attack: str, family: str, task: Task
 ) -> None:
-    target = small_target(family, task)
-    update, known = captured(target)
-    first, again, other = (quick(attack)(target, update, known, seed=seed) for seed in (1, 1, 2))
+    target, update, known, first = attacked(attack, family, task)
+    again, other = (quick(attack)(target, update, known, seed=seed) for seed in (4, 5))
     assert timeless(first) == timeless(again)
     assert first.history[0].loss != other.history[0].loss
 

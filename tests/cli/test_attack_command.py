@@ -25,7 +25,7 @@ def model(bert: Target, tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], model: str) -> Run:
-    return runner(capsys, "--model", model, "--set", "steps=3", "--device", "cpu")
+    return runner(capsys, "--model", model, "--attack", "tag", "--set", "steps=3", "--device", "cpu")
 
 
 def record_of(run: Run, folder: Path, *arguments: str | Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_fedavg_client_is_attacked(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_family_can_be_attacked(any_target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = runner(capsys, "--model", save_model(any_target, tmp_path / "model"), "--set", "steps=2", "--quiet")
+    run = runner(capsys, "--attack", "tag", "--model", save_model(any_target, tmp_path / "model"), "--set", "steps=2", "--quiet")
     answer = run("attack", TEXT, "--task", any_target.task, "--embeddings", "words-frozen")
     assert (answer.code, answer.err) == (0, "")
     assert len(answer.out.splitlines()) == 1
@@ -133,7 +133,7 @@ def test_captured_update_gives_the_same_reconstruction_in_another_process(
     assert runner(capsys)("capture", TEXT, "-o", update, *options).code == 0
     (length,) = bert.encode([TEXT]).lengths
     known = ["--labels", "1", "--lengths", str(length), "--seed", "3", "--device", "cpu"]
-    command = [sys.executable, "-m", "gradleak", "attack", "--update", update, *known, "--set", "steps=3"]
+    command = [sys.executable, "-m", "gradleak", "attack", "--attack", "tag", "--update", update, *known, "--set", "steps=3"]
     answer = subprocess.run([*command, "--json", result], check=False, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "\x1b" not in answer.stdout
@@ -154,7 +154,7 @@ def test_captured_update_brings_its_own_head(capsys: pytest.CaptureFixture[str],
     run, update = runner(capsys), tmp_path / "update.safetensors"
     made = run("capture", TEXT, "-o", update, "--model", model, "--num-labels", "5", "--seed", "9", "--quiet")
     assert made.code == 0
-    answer = run("attack", "--update", update, "--set", "steps=2")
+    answer = run("attack", "--attack", "tag", "--update", update, "--set", "steps=2")
     assert (answer.code, answer.err) == (0, "")
     assert "5 classes" in answer.out
 

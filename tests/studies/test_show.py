@@ -263,6 +263,7 @@ def test_study_of_utility_alone_is_shown(tmp_path: Path, capsys: pytest.CaptureF
     assert "0.500" in text
     assert "sign" in text
     assert [row["defense"] for row in csv.DictReader(io.StringIO(run(capsys, path, format="csv")))] == ["none", "sign"]
+    assert r"tiny & sign & 0.100 & 55.0 \% & -- \\" in run(capsys, path, format="latex")
 
 
 def test_quiet_prints_the_table_alone(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

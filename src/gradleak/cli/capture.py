@@ -11,7 +11,7 @@ from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output
 from gradleak.cli.records import write_json
-from gradleak.cli.scenario import ClientChoice, ModelChoice, Simulation, TextChoice
+from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.words import plural, sizes
 from gradleak.errors import GradleakError
 from gradleak.version import __version__
@@ -56,7 +56,7 @@ def capture(
     text = TextChoice(texts, dataset, take, text_column, label_column, labels).read()
     chosen = ModelChoice(model, num_labels, task, random_weights, allow_pickle, trust_remote_code, device)
     target = chosen.load(seed, num_labels=text.num_labels)
-    update = next(Simulation(target, text, client, None, seed).updates())
+    update = next(client.scenario(text, None, (), seed).cases(target)).update
     update.save(output)
     size = output.stat().st_size
     Screen(quiet).facts(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradleak.cli.parsing import parse_whole_numbers
-from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText, Simulation
+from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText
 from gradleak.cli.words import plural, sizes
 from gradleak.errors import GradleakError
 
@@ -60,13 +60,10 @@ def plan_simulation(
     target: Target, text: PrivateText, client: ClientChoice, batch_size: int, facts: Sequence[str], seed: int
 ) -> Plan:
     """Plan attacks on the updates of a client that is simulated here."""
-    simulation = Simulation(target, text, client, batch_size, seed)
-    jobs = (
-        Job(update, simulation.knowledge(batch, facts), batch.texts)
-        for batch, update in zip(simulation.batches, simulation.updates(), strict=True)
-    )
+    threat = client.scenario(text, batch_size, facts, seed)
+    jobs = (Job(case.update, case.knowledge, case.texts) for case in threat.cases(target))
     first = next(jobs)
-    count = len(simulation.batches)
+    count = threat.count
     defenses = [str(defense) for defense in client.defenses]
     overview = (
         ("client", str(client)),

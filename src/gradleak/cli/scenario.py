@@ -1,9 +1,8 @@
-"""From options to a target, private batches, a client and its updates."""
+"""From options to a target, private text and a scenario."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ from gradleak.errors import GradleakError
 
 if TYPE_CHECKING:
     from gradleak.defenses import Defense
-    from gradleak.exchange import Knowledge, Origin, Update
-    from gradleak.federation import FedAvg
+    from gradleak.exchange import Origin
+    from gradleak.studies.scenario import ClientSettings, Scenario
     from gradleak.targets import Target
 
 DEFAULT_MODEL = "tiny"
@@ -78,33 +77,27 @@ class ModelChoice:
             origin: the model of a captured update, which says all that the options leave open. The seed of the head
                 is always the origin's: `--seed` is then the attack's.
         """
-        from gradleak.targets import load_target
+        from gradleak.studies.scenario import TargetSpec
 
         device = parse_device(self.device)
         if origin is not None:
             num_labels, seed = origin.num_labels, origin.seed
         task = self.task or (origin.task if origin else "classification")
         classes = self.num_labels or (max(2, num_labels) if num_labels else None)
-        with _hushed():
-            return load_target(
-                self.model or (origin.name if origin else DEFAULT_MODEL),
-                classes if task == "classification" else None,
-                seed,
-                task=task,  # type: ignore[arg-type]  # load_target refuses other names
-                device=device,
-                random_weights=self.random_weights,
-                allow_pickle=self.allow_pickle,
-                trust_remote_code=self.trust_remote_code,
-            )
+        spec = TargetSpec(
+            self.model or (origin.name if origin else DEFAULT_MODEL),
+            classes,
+            task,  # type: ignore[arg-type]  # load_target refuses other names
+            self.random_weights,
+        )
+        return spec.load(seed, device, allow_pickle=self.allow_pickle, trust_remote_code=self.trust_remote_code)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ClientChoice:
     """The options on the client, and what is done to its updates."""
 
-    dropout: bool
-    embeddings: str
-    fedavg: FedAvg | None
+    settings: ClientSettings
     defenses: tuple[Defense, ...]
 
     @classmethod
@@ -117,135 +110,37 @@ class ClientChoice:
         from gradleak.defenses import parse_defense
         from gradleak.errors import unknown_name
         from gradleak.federation import Embeddings
+        from gradleak.studies.scenario import ClientSettings
 
         if embeddings is not None and embeddings not in get_args(Embeddings):
             raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
-        return cls(
+        settings = ClientSettings(
             dropout=dropout,
-            embeddings=embeddings or "frozen",
+            embeddings=embeddings or "frozen",  # type: ignore[arg-type]  # checked above
             fedavg=parse_fedavg(fedavg),
-            defenses=tuple(parse_defense(text) for text in defenses or ()),
         )
+        return cls(settings, tuple(parse_defense(text) for text in defenses or ()))
 
     def __str__(self) -> str:
-        local = f"FedAvg ({self.fedavg.steps} steps, lr {self.fedavg.lr:g})" if self.fedavg else "FedSGD"
-        return f"{local}, {'dropout' if self.dropout else 'no dropout'}, embeddings {self.embeddings}"
+        return str(self.settings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the client's part, ready for JSON."""
-        return {
-            "dropout": self.dropout,
-            "embeddings": self.embeddings,
-            "fedavg": None if self.fedavg is None else asdict(self.fedavg),
-        }
+        return asdict(self.settings)
 
+    def scenario(self, text: PrivateText, batch_size: int | None, facts: Sequence[str], seed: int) -> Scenario:
+        """Return the threat model: this client on private text, and an attacker who is told these facts."""
+        from gradleak.studies.scenario import Scenario
 
-@dataclass(frozen=True)
-class Batch:
-    """What one update is computed on."""
-
-    texts: tuple[str, ...]
-    labels: tuple[int, ...] | None
-
-
-class Simulation:
-    """A client on this machine: batches of private text in, updates out, in order.
-
-    Args:
-        target: the model.
-        text: the private sentences.
-        choice: the client's options.
-        batch_size: sentences per batch; None for all of them in one.
-        seed: seed of labels that are not given, of dropout and of the defenses.
-    """
-
-    def __init__(
-        self, target: Target, text: PrivateText, choice: ClientChoice, batch_size: int | None, seed: int
-    ) -> None:
-        from gradleak.federation import Client
-
-        self.target = target
-        self.choice = choice
-        self.client = Client(
-            target,
-            dropout=choice.dropout,
-            embeddings=choice.embeddings,  # type: ignore[arg-type]  # Client refuses other names
-            fedavg=choice.fedavg,
+        return Scenario(
+            texts=text.texts,
+            labels=text.labels,
+            batch_size=batch_size,
+            client=self.settings,
+            defenses=self.defenses,
+            facts=tuple(facts),
             seed=seed,
         )
-        self._seed = seed
-        target.encode(text.texts)  # the last text's fault must show before the first batch is attacked
-        labels = self._labels(text)
-        size = batch_size or len(text.texts)
-        self.batches = [
-            Batch(text.texts[start : start + size], None if labels is None else labels[start : start + size])
-            for start in range(0, len(text.texts), size)
-        ]
-
-    def updates(self) -> Iterator[Update]:
-        """Yield each batch's update, as it arrives at the server."""
-        from gradleak.defenses import defend, defend_examples, defense_stream, examples_needed
-
-        stream = defense_stream(self._seed)
-        defenses = self.choice.defenses
-        for batch in self.batches:
-            if examples_needed(defenses):
-                yield defend_examples(self._example_updates(batch), defenses, stream)
-            else:
-                yield defend(self.client.update(batch.texts, batch.labels), defenses, stream)
-
-    def _example_updates(self, batch: Batch) -> Iterator[Update]:
-        for number, text in enumerate(batch.texts):
-            yield self.client.update([text], None if batch.labels is None else [batch.labels[number]])
-
-    def knowledge(self, batch: Batch, facts: Sequence[str]) -> Knowledge:
-        """Return what an attacker is told who is told these facts."""
-        from gradleak.exchange import Knowledge
-
-        lengths = self.target.encode(batch.texts).lengths
-        rates = self.target.dropouts.values() if self.choice.dropout else ()
-        everything = Knowledge(
-            labels=batch.labels,
-            lengths=lengths,
-            longest=max(lengths),
-            batch_size=len(batch.texts),
-            dropout=max(rates, default=0.0),
-            defenses=tuple(str(defense) for defense in self.choice.defenses),
-        )
-        return everything.only(facts)
-
-    def _labels(self, text: PrivateText) -> tuple[int, ...] | None:
-        if self.target.task != "classification":
-            return None
-        if text.labels is None:
-            return tuple(self.client.draw_labels(len(text.texts)))
-        if len(text.labels) != len(text.texts):
-            raise GradleakError(f"there are {len(text.texts)} texts and {len(text.labels)} labels")
-        largest = max(text.labels)
-        if largest >= self.target.num_labels:
-            raise GradleakError(
-                f"label {largest} is not one of {self.target.num_labels}; give --num-labels {largest + 1} or more"
-            )
-        return text.labels
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Keep stderr for errors: Hugging Face draws a bar there for every file, and a line for every failed attempt."""
-    import logging
-
-    from transformers.utils import logging as bars
-
-    hub = logging.getLogger("huggingface_hub")
-    level, shown = hub.level, bars.is_progress_bar_enabled()
-    hub.setLevel(logging.CRITICAL)
-    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        hub.setLevel(level)
-        if shown:
-            bars.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _valid(texts: Sequence[str]) -> tuple[str, ...]:

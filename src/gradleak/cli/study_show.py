@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,6 +154,15 @@ def _print_csv(screen: Screen, overview: Overview) -> None:
 Column = tuple[str, Callable[["Row"], str]]
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A table: its first columns are text, the others numbers."""
+
+    titles: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    texts: int
+
+
 def _print_table(screen: Screen, overview: Overview) -> None:
     said = _said(overview)
     screen.line(overview.title or overview.study or "a study", "bold")
@@ -161,31 +170,25 @@ def _print_table(screen: Screen, overview: Overview) -> None:
     if said:
         screen.line(f"everywhere: {said}")
     screen.line()
-    if overview.rows:
-        columns = [column for column in _columns(overview) if any(column[1](row) for row in overview.rows)]
-        cells = [[write(row) or "–" for _, write in columns] for row in overview.rows]
-        _table(screen, [title for title, _ in columns], cells, len(overview.varied))
-    if _alone(overview):
-        cells = [[u.target, u.defense, _number(u.mcc, 3), _percent(u.accuracy), _loss(u)] for u in _alone(overview)]
-        _table(screen, ["target", "defense", "MCC", "accuracy", "ε"], cells, 2)
+    for grid in _grids(overview):
+        _table(screen, grid)
     for line in _notes(overview):
         screen.line(line)
 
 
 def _print_latex(screen: Screen, overview: Overview) -> None:
-    columns = [column for column in _columns(overview, bounds=1) if any(column[1](row) for row in overview.rows)]
-    texts = len([title for title, _ in columns if title in map(_title, overview.varied)])
-    lines = [
-        f"% {overview.title or overview.study or 'a study'}: {_said(overview)}",
-        *(f"% {line}" for line in _notes(overview)),
-        f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(columns) - texts)}}}",
-        "\\toprule",
-        " & ".join(_latex(title) for title, _ in columns) + " \\\\",
-        "\\midrule",
-        *(" & ".join(_latex(write(row) or "–") for _, write in columns) + " \\\\" for row in overview.rows),
-        "\\bottomrule",
-        "\\end{tabular}",
-    ]
+    lines = [f"% {overview.title or overview.study or 'a study'}", f"% everywhere: {_said(overview)}"]
+    lines += [f"% {line}" for line in _notes(overview)]
+    for grid in _grids(overview, digits=1):
+        lines += [
+            f"\\begin{{tabular}}{{{'l' * grid.texts}{'r' * (len(grid.titles) - grid.texts)}}}",
+            "\\toprule",
+            " & ".join(map(_latex, grid.titles)) + " \\\\",
+            "\\midrule",
+            *(" & ".join(map(_latex, row)) + " \\\\" for row in grid.cells),
+            "\\bottomrule",
+            "\\end{tabular}",
+        ]
     typer.echo("\n".join(lines))
 
 
@@ -197,17 +200,32 @@ FORMATS: dict[str, Callable[[Screen, Overview], None]] = {
 }
 
 
-def _columns(overview: Overview, bounds: int = 0) -> list[Column]:
+def _grids(overview: Overview, digits: int = 0) -> list[Grid]:
+    """Return the rows, and what was measured of defenses that no row has; `digits` are those of intervals."""
+    grids = []
+    if overview.rows:
+        columns = [column for column in _columns(overview, digits) if any(column[1](row) for row in overview.rows)]
+        cells = [[write(row) or "–" for _, write in columns] for row in overview.rows]
+        texts = sum(title in map(_title, overview.varied) for title, _ in columns)
+        grids.append(Grid([title for title, _ in columns], cells, texts))
+    alone = [[u.target, u.defense, _number(u.mcc, 3), _percent(u.accuracy), _loss(u)] for u in _alone(overview)]
+    if alone:
+        cells = [[cell or "–" for cell in row] for row in alone]
+        grids.append(Grid(["target", "defense", "MCC", "accuracy", "ε"], cells, 2))
+    return grids
+
+
+def _columns(overview: Overview, digits: int) -> list[Column]:
     """Return titles and contents of all columns; one without contents is left out later."""
 
     def condition(name: str) -> Column:
         return _title(name), lambda row: _plain(row.conditions[name])
 
     def score(name: str, title: str) -> Column:
-        return title, lambda row: _interval(row, name, bounds)
+        return title, lambda row: _interval(row, name, digits)
 
-    def figure(name: str, title: str, digits: int = 1) -> Column:
-        return title, lambda row: _number(row.published.figures.get(name) if row.published else None, digits)
+    def figure(name: str, title: str, places: int) -> Column:
+        return title, lambda row: _number(row.published.figures.get(name) if row.published else None, places)
 
     return [
         *(condition(name) for name in overview.varied),
@@ -219,17 +237,16 @@ def _columns(overview: Overview, bounds: int = 0) -> list[Column]:
         ("accuracy", lambda row: _percent(row.utility.accuracy if row.utility else None)),
         ("ε", lambda row: _loss(row.utility)),
         ("paper R-1/2/L", _paper_rouge),
-        figure("exact", "paper exact"),
+        figure("exact", "paper exact", 1),
         figure("mcc", "paper MCC", 3),
     ]
 
 
-def _table(screen: Screen, titles: Sequence[str], cells: Sequence[Sequence[str]], texts: int) -> None:
-    """Print a table whose first columns are text and whose others are numbers."""
+def _table(screen: Screen, grid: Grid) -> None:
+    titles, cells, texts = grid.titles, grid.cells, grid.texts
     if not screen.rich or len(cells) > LONG:
         widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-        places = [f"{{:{'<' if number < texts else '>'}{width}}}" for number, width in enumerate(widths)]
-        line = "  ".join(places)
+        line = "  ".join(f"{{:{'<' if number < texts else '>'}{width}}}" for number, width in enumerate(widths))
         typer.echo("\n".join(line.format(*row).rstrip() for row in [titles, *cells]))
         return
     from rich import box
@@ -332,7 +349,7 @@ def _interval(row: Row, name: str, digits: int) -> str:
 
 
 def _paper_rouge(row: Row) -> str:
-    return "/".join(f"{row.published.figures[name]:g}" for name in ROUGE) if row.published else ""
+    return "/".join(f"{row.published.figures[name]:.1f}" for name in ROUGE) if row.published else ""
 
 
 def _latex(text: str) -> str:
