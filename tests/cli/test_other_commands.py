@@ -109,10 +109,8 @@ def test_demo_tells_its_story(
 
 @pytest.mark.slow
 def test_demo_reads_the_sentence_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    started = time.monotonic()
     assert runner(capsys)("demo", "--json", tmp_path / "demo.json").code == 0
     assert read(tmp_path / "demo.json")["summary"]["exact"] == 100
-    assert time.monotonic() - started < 240  # a minute on two free cores
 
 
 # --- help and version ------------------------------------------------------------------------------------------------

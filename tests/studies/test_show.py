@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,16 @@ def test_published_figures_stand_beside_rows_of_a_ready_study(tmp_path: Path) ->
     assert (theirs.target, theirs.figures["rouge1"]) == ("tinybert-6l", 43.9)
     assert found["['tiny', 2, {}]"] is None
     assert found["['tiny', 1, {'steps': 3}]"] is None
+
+
+def test_study_is_read_while_it_runs_and_nothing_is_left_beside_it(study: Path) -> None:
+    with closing(sqlite3.connect(study)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE cells SET status = 'failed', error = 'late' WHERE id = 'cell 0'")
+        writer.commit()
+        assert ("late", 1) in summarise(study).failed
+    summarise(study)
+    assert [path.name for path in study.parent.iterdir()] == [study.name]
 
 
 # --- intervals -------------------------------------------------------------------------------------------------------

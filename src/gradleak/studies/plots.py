@@ -29,7 +29,7 @@ SCORE, SCORE_TITLE = "rouge1", "ROUGE-1"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")  # Okabe and Ito
 MARKERS = "osD^vPX*"
 GREY = "#555555"
-COLUMNS, WIDTH, HEIGHT = 3, 5.2, 4.2  # width and height of a panel in inches
+COLUMNS, WIDTH, HEIGHT = 3, 4.6, 4.2  # a panel in inches, without the names beside it
 STYLE = {
     "font.size": 13,
     "axes.spines.top": False,
@@ -93,10 +93,11 @@ def draw(overview: Overview, path: str | Path, kinds: Sequence[str] = KINDS) -> 
     columns = 2 if len(panels) == 4 else min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     with rc_context(STYLE):  # type: ignore[arg-type]
-        spaced = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
-        figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.6), layout=spaced)
-        FigureCanvasAgg(figure)
         names = sorted({name for panel in panels for name in panel.lines}, key=_oldest_first)
+        width = WIDTH + 0.11 * max(len(line) for name in names for line in name.split("\n"))
+        spaced = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
+        figure = Figure(figsize=(width * columns, HEIGHT * rows + 0.6), layout=spaced)
+        FigureCanvasAgg(figure)
         for number, panel in enumerate(panels):
             axes = figure.add_subplot(rows, columns, number + 1)
             _draw_panel(axes, panel, names)
@@ -229,8 +230,12 @@ def _points(rows: Sequence[Row], condition: str) -> tuple[int, int]:
 def _line_name(row: Row, rows: Sequence[Row]) -> str:
     """Return the attack's name, and what tells it from other lines of the same attack."""
     rivals = [other.conditions for other in rows if other.conditions["attack"] == row.conditions["attack"]]
-    told = ("preset", "settings", "knowledge")
-    apart = [name for name in told if any(other[name] != row.conditions[name] for other in rivals)]
+    usual = {"preset": "paper", "settings": {}, "knowledge": None}  # goes without saying
+    apart = [
+        name
+        for name, value in usual.items()
+        if row.conditions[name] != value and any(other[name] != row.conditions[name] for other in rivals)
+    ]
     return "\n".join([row.conditions["attack"], *(in_words(name, row.conditions[name]) for name in apart)])
 
 
@@ -287,7 +292,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
 def _label_lines(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     """Write each line's name at its right end, none over another."""
     ends = sorted((points[-1].row.scores[SCORE].mean, name) for name, points in panel.lines.items())
-    heights = spread([mean for mean, _ in ends], [6.0 * (1 + name.count("\n")) for _, name in ends])
+    heights = spread([mean for mean, _ in ends], [7.0 * (1 + name.count("\n")) for _, name in ends])
     for height, (mean, name) in zip(heights, ends, strict=True):
         colour = PALETTE[names.index(name) % len(PALETTE)]
         place = panel.lines[name][-1].place
@@ -297,7 +302,9 @@ def _label_lines(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
             (10, (height - mean) / 100 * HEIGHT * 0.62 * 72),
             textcoords="offset points",
             color=colour,
+            fontsize=12.5,
             fontweight="bold",
+            linespacing=1.05,
             va="center",
             annotation_clip=False,
         )
@@ -341,7 +348,8 @@ def spread(heights: Sequence[float], gaps: Sequence[float]) -> list[float]:
         for gap in gaps[len(result) : len(result) + members]:
             result.append(bottom + gap / 2)
             bottom += gap
-    return result
+    sunk = max([0.0, *(gap / 2 - height for height, gap in zip(result[:1], gaps[:1], strict=True))])
+    return [height + sunk for height in result] if sunk else result
 
 
 def _oldest_first(name: str) -> tuple[int, str]:

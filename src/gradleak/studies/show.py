@@ -157,14 +157,7 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
     path = Path(path)
     if not path.is_file():
         raise GradleakError(f"there is no study file {path}")
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
-            cells = file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY rowid").fetchall()
-            meta = dict(file.execute("SELECT key, value FROM meta").fetchall())
-            sentences = file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences").fetchall()
-            trained = file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility").fetchall()
-    except sqlite3.Error as error:
-        raise GradleakError(f"{path} is not a study file ({error})") from None
+    cells, meta, sentences, trained = _read(path)
     done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
     errors = Counter(str(cell[4] or "unknown error") for cell in cells if cell[3] == "failed")
     if not done:
@@ -182,6 +175,24 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         finished=len(done),
         failed=tuple(errors.most_common()),
     )
+
+
+def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any]]:
+    """Return cells, facts about the study, sentences and utility as they are at one moment."""
+    # A file that nobody writes is opened as one that cannot change: else SQLite would leave two files beside it.
+    written = path.with_name(f"{path.name}-wal").exists()
+    address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
+    try:
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
+            file.execute("BEGIN")
+            return (
+                file.execute("SELECT id, kind, config, status, error, seconds FROM cells").fetchall(),
+                dict(file.execute("SELECT key, value FROM meta").fetchall()),
+                file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences").fetchall(),
+                file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility").fetchall(),
+            )
+    except sqlite3.Error as error:
+        raise GradleakError(f"{path} is not a study file ({error})") from None
 
 
 def parse_by(names: Sequence[str] | None) -> tuple[str, ...]:
