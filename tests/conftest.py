@@ -14,6 +14,9 @@ from gradleak.targets import Target, Task, family_of
 from gradleak.targets.initialise import initialise
 from gradleak.targets.loading import _build
 
+# On models this small, threads only wait for each other.
+torch.set_num_threads(1)
+
 SMALL: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
     "roberta": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},

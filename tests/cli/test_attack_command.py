@@ -118,7 +118,9 @@ def test_fedavg_client_is_attacked(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_family_can_be_attacked(any_target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = runner(capsys, "--attack", "tag", "--model", save_model(any_target, tmp_path / "model"), "--set", "steps=2", "--quiet")
+    run = runner(
+        capsys, "--attack", "tag", "--model", save_model(any_target, tmp_path / "model"), "--set", "steps=2", "--quiet"
+    )
     answer = run("attack", TEXT, "--task", any_target.task, "--embeddings", "words-frozen")
     assert (answer.code, answer.err) == (0, "")
     assert len(answer.out.splitlines()) == 1
@@ -133,7 +135,19 @@ def test_captured_update_gives_the_same_reconstruction_in_another_process(
     assert runner(capsys)("capture", TEXT, "-o", update, *options).code == 0
     (length,) = bert.encode([TEXT]).lengths
     known = ["--labels", "1", "--lengths", str(length), "--seed", "3", "--device", "cpu"]
-    command = [sys.executable, "-m", "gradleak", "attack", "--attack", "tag", "--update", update, *known, "--set", "steps=3"]
+    command = [
+        sys.executable,
+        "-m",
+        "gradleak",
+        "attack",
+        "--attack",
+        "tag",
+        "--update",
+        update,
+        *known,
+        "--set",
+        "steps=3",
+    ]
     answer = subprocess.run([*command, "--json", result], check=False, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "\x1b" not in answer.stdout

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import small_target
 
+from conftest import small_target
 from gradleak.attacks import ATTACKS
 from gradleak.exchange import Knowledge
 from gradleak.federation import Client

@@ -17,7 +17,7 @@ from study_tools import alive, children, done, in_background, records, rows, sma
 from gradleak.cli import main
 from gradleak.studies import InProcess, Processes, Study, run_study
 
-SLOW = {"name": "explode", "settings": {"seconds": 0.2}}  # the odd attack that is in order unless told otherwise
+SLOW = {"name": "explode", "settings": {"seconds": 0.4}}  # the odd attack that is in order unless told otherwise
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,9 @@ def kill_at_random(driver: Any, path: Path, chance: random.Random) -> None:
     else:
         goal = done(path) + chance.randint(1, 3)
         until(lambda: done(path) >= goal or not driver.is_alive(), "some cells are done")
-    time.sleep(chance.uniform(0, 0.4))
+    time.sleep(chance.uniform(0, 0.3))
     kill(children(driver.pid), chance)
-    time.sleep(chance.uniform(0, 0.4))
+    time.sleep(chance.uniform(0, 0.3))
     workers = children(driver.pid)
     os.kill(driver.pid, signal.SIGKILL)
     driver.join()
@@ -56,20 +56,19 @@ def kill_at_random(driver: Any, path: Path, chance: random.Random) -> None:
 @pytest.mark.slow
 def test_twenty_crashes_end_with_the_records_of_an_uninterrupted_run(tmp_path: Path) -> None:
     chance = random.Random(0)
-    attacks = [{"name": "dlg", "settings": {"steps": 3}}, {"name": "tag", "settings": {"steps": 3}}, SLOW]
-    study = small_study(tmp_path, 8, attack=attacks, defense=[[], "noise:0.01"], seed=[0, 1, 2])  # 72 cells
+    attacks = [{"name": "dlg", "settings": {"steps": 3}}, SLOW]
+    study = small_study(tmp_path, 8, attack=attacks, defense=[[], "noise:0.01"], seed=list(range(6)))
     path = tmp_path / "my.db"
     for number in range(20):
         driver = in_background(drive, study, path, 2, output=tmp_path / f"{number}.txt")
         kill_at_random(driver, path, chance)
         if path.exists():
             assert rows(path, "PRAGMA integrity_check") == [("ok",)]
-    finished = done(path)
-    assert 0 < finished < 72
+    assert done(path) > 0
     drive(study, path, 2)
     drive(study, tmp_path / "whole.db", 0)
     assert records(path) == records(tmp_path / "whole.db")
-    assert done(path) == len(records(path)["cells"]) == 72
+    assert done(path) == len(study.cells()) == 96
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])

@@ -126,7 +126,7 @@ def test_seeds_and_parts_of_a_dataset_are_one_row(study: Path) -> None:
 def test_rows_stand_in_one_order_however_cells_finished(tmp_path: Path) -> None:
     sizes, noises = (1, 2, 16, 4), ("noise:0.01", "noise:1e-05", "noise:0.001")
     cells = [(attack_config(batch_size=size), [50.0]) for size in sizes]
-    cells += [(attack_config(defenses=[noise]), [50.0]) for noise in noises]
+    cells += [(attack_config(defenses=[noise]), [20.0, 50.0, 90.0]) for noise in noises]
     there = summarise(write_study(tmp_path / "there.db", cells)).rows
     back = summarise(write_study(tmp_path / "back.db", cells[::-1])).rows
     assert there == back

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -106,16 +105,15 @@ class Attack(ABC):
     ) -> list[Reconstruction]:
         """Reconstruct the private batches behind several updates, side by side where they are alike.
 
-        Each update has a random stream of its own, made from the seed and the update: what is found does not depend
-        on which others are attacked with it, but for rounding.
+        Each update has a random stream of its own, made from the seed: what is found does not depend on which others
+        are attacked with it, but for rounding.
         """
         for update, known in zip(updates, knowledge, strict=True):
             self.check(target, update, known)
         found: dict[int, Reconstruction] = {}
         for members in _alike(target, updates, knowledge):
             victims = [
-                Victim(updates[i].to(target.device, target.dtype).gradient(), knowledge[i], _stream(seed, updates[i]))
-                for i in members
+                Victim(_ordered(target, updates[i]), knowledge[i], torch.Generator().manual_seed(seed)) for i in members
             ]
             started = time.perf_counter()
             findings = self.run(target, victims, Reporter(listener))
@@ -130,7 +128,8 @@ class Attack(ABC):
             if not NEEDS[need](target, update):
                 raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")
         update.check(target)
-        for length in knowledge.lengths or ():
+        longest = () if knowledge.longest is None else (knowledge.longest,)
+        for length in (*(knowledge.lengths or ()), *longest):
             if not target.min_length <= length <= target.max_length:
                 raise GradleakError(f"a length of {length} tokens is not possible for {target.name}")
         for label in knowledge.labels or ():
@@ -172,22 +171,23 @@ def find_attack(name: str) -> type[Attack]:
 
 
 def _alike(target: Target, updates: Sequence[Update], knowledge: Sequence[Knowledge]) -> list[list[int]]:
-    """Group the updates that can be attacked together: the same tensors, batches of one size, and room for all."""
+    """Group the updates that can be attacked together: the same tensors, the same kind of knowledge, room for all."""
+    if not updates:
+        return []
     groups: dict[Any, list[int]] = {}
     for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
-        groups.setdefault((frozenset(update.tensors), known.sequences or 1), []).append(number)
+        alike = (frozenset(update.tensors), known.sequences, known.labels is None, known.lengths is None, known.longest)
+        groups.setdefault(alike, []).append(number)
     size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
     # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
     most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
     return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
 
 
-def _stream(seed: int, update: Update) -> torch.Generator:
-    """Return the random stream of the attack on an update; the small tensors are enough to tell updates apart."""
-    digest = hashlib.sha256(f"attack {seed}".encode())
-    for name in sorted(name for name, tensor in update.tensors.items() if tensor.ndim < 2):
-        digest.update(update.tensors[name].detach().cpu().contiguous().numpy().data)
-    return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:7], "big"))
+def _ordered(target: Target, update: Update) -> dict[str, Tensor]:
+    """Return the gradient in the target's own order: sums then round alike, whatever order a file had."""
+    gradient = update.to(target.device, target.dtype).gradient()
+    return {name: gradient[name] for name in target.parameters if name in gradient}
 
 
 def _parse(key: str, text: str, default: Any) -> Any:  # noqa: ANN401

@@ -53,6 +53,9 @@ class Dlg(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("longest_tried", "lengths_kept"):
+            if getattr(self, name) < 1:
+                raise GradleakError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.steps < 1 or not self.lr > 0:
             raise GradleakError(f"{self.name} needs steps of at least 1 and lr above 0")
 
@@ -69,7 +72,7 @@ class Dlg(Attack):
         if briefly:
             guess = descend(target, matcher, guess, self._descent(briefly), history).best_starts(self.lengths_kept)
         guess = descend(target, matcher, guess, self._descent(self.steps), lambda s, g: history(briefly + s, g))
-        findings = [self._finding(target, matcher, guess, number) for number in range(len(victims))]
+        findings = self._findings(target, matcher, guess)
         return [
             replace(finding, history=trail, notes=tuple(note))
             for finding, trail, note in zip(findings, history.trails, notes, strict=True)
@@ -100,17 +103,19 @@ class Dlg(Attack):
         ]
         return guess, notes
 
-    def _finding(self, target: Target, matcher: Matcher, guess: Guess, number: int) -> Finding:
-        """Project one victim's starts to words and take the one whose gradient is nearest."""
+    def _findings(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
+        """Project all starts to words and take for each victim the one whose gradient is nearest."""
         ids = guess.slots.project(target, guess.embeddings)
         classes = labels_of(target, guess)
         losses = matcher(Candidates(ids, guess.slots.mask, ids if classes is None else classes))
-        start = int(losses[number].argmin())
-        return Finding(
-            token_ids=trimmed(ids[number, start], guess.slots.mask[number, start]),
-            labels=None if classes is None else classes[number, start].tolist(),
-            loss=float(losses[number, start]),
-        )
+        return [
+            Finding(
+                token_ids=trimmed(ids[victim, start], guess.slots.mask[victim, start]),
+                labels=None if classes is None else classes[victim, start].tolist(),
+                loss=float(losses[victim, start]),
+            )
+            for victim, start in enumerate(losses.argmin(dim=1).tolist())
+        ]
 
 
 class History:

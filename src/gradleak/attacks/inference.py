@@ -59,7 +59,7 @@ def lengths_to_try(target: Target, victim: Victim, most: int) -> tuple[list[list
         origin = "told" if known.longest else "read from the position embeddings' gradient"
         return [[longest]], f"length {longest}: {origin}"
     shortest = target.min_length
-    greatest = min(longest or most, target.max_length)
+    greatest = max(shortest, min(longest or most, target.max_length))
     tried = [[length] * sequences for length in range(shortest, greatest + 1)]
     return tried, f"lengths {shortest} to {greatest} tried"
 

@@ -47,8 +47,10 @@ class Knowledge:
             counts.add(self.batch_size)
         if len(counts) > 1:
             raise GradleakError("labels, lengths and batch size speak of different numbers of sequences")
-        if counts == {0}:
+        if counts and min(counts) < 1:
             raise GradleakError("labels and lengths must name at least one sequence")
+        if self.longest is not None and self.lengths is not None and self.longest != max(self.lengths):
+            raise GradleakError(f"longest is {self.longest}, but the longest of the lengths is {max(self.lengths)}")
 
     @property
     def sequences(self) -> int | None:

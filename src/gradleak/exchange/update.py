@@ -105,10 +105,12 @@ class Update:
         """Write the update as safetensors."""
         metadata = {"format": FORMAT, "schema": "1", "kind": self.kind}
         if self.kind == "difference":
-            metadata |= {"learning_rate": repr(self.learning_rate), "steps": str(self.steps)}
+            if self.learning_rate is None or self.steps is None:
+                raise GradleakError("a weight difference needs the learning rate and the number of local steps")
+            metadata |= {"learning_rate": repr(float(self.learning_rate)), "steps": str(self.steps)}
         if self.origin is not None:
             metadata |= {f"target.{key}": str(value) for key, value in vars(self.origin).items()}
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
         try:
             save_file(tensors, str(path), metadata=metadata)
         except (OSError, SafetensorError) as error:
@@ -130,10 +132,11 @@ class Update:
 def _refuse_what_is_no_safetensors(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            start = file.read(8)
+            start = file.read(9)
     except OSError as error:
         raise GradleakError(f"{path} cannot be read: {error.strerror}") from None
-    if start[:2] == b"PK" or start[:1] == b"\x80":
+    # A safetensors file begins with its header's size, which may look like anything, and a brace.
+    if start[8:] != b"{" and (start[:2] == b"PK" or start[:1] == b"\x80"):
         raise GradleakError(f"{path} looks like a pickle, which can run code; save the update as safetensors")
 
 

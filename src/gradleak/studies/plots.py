@@ -230,7 +230,7 @@ def _points(rows: Sequence[Row], condition: str) -> tuple[int, int]:
 def _line_name(row: Row, rows: Sequence[Row]) -> str:
     """Return the attack's name, and what tells it from other lines of the same attack."""
     rivals = [other.conditions for other in rows if other.conditions["attack"] == row.conditions["attack"]]
-    usual = {"preset": "paper", "settings": {}, "knowledge": None}  # goes without saying
+    usual: dict[str, Any] = {"preset": "paper", "settings": {}, "knowledge": None}  # goes without saying
     apart = [
         name
         for name, value in usual.items()

@@ -178,18 +178,19 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
 
 
 def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any]]:
-    """Return cells, facts about the study, sentences and utility as they are at one moment."""
+    """Return cells, facts about the study, sentences and utility as they are at one moment, in a fixed order."""
     # A file that nobody writes is opened as one that cannot change: else SQLite would leave two files beside it.
     written = path.with_name(f"{path.name}-wal").exists()
+    order = "ORDER BY cell_id, batch, position"
     address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
             file.execute("BEGIN")
             return (
-                file.execute("SELECT id, kind, config, status, error, seconds FROM cells").fetchall(),
+                file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY id").fetchall(),
                 dict(file.execute("SELECT key, value FROM meta").fetchall()),
-                file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences").fetchall(),
-                file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility").fetchall(),
+                file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
+                file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall(),
             )
     except sqlite3.Error as error:
         raise GradleakError(f"{path} is not a study file ({error})") from None
@@ -336,9 +337,10 @@ def _utilities(cells: Sequence[Finished], trained: Sequence[tuple[Any, ...]]) ->
         if cell.id in measured:
             groups.setdefault((cell.target, cell.defense), []).append(measured[cell.id])
     means = {key: [_mean(column) for column in zip(*values, strict=True)] for key, values in groups.items()}
+    ordered = sorted(means.items(), key=lambda item: (item[0][0], _defense_place(item[0][1])))
     return tuple(
         Usefulness(*key, mcc=mcc, accuracy=accuracy, epsilon=epsilon, cells=len(groups[key]))
-        for key, (mcc, accuracy, epsilon) in means.items()
+        for key, (mcc, accuracy, epsilon) in ordered
     )
 
 
@@ -362,10 +364,14 @@ def _place(conditions: Mapping[str, Any]) -> tuple[Any, ...]:
     scenario = [conditions[name] for name in ("target", "dataset", "batch_size", "dropout", "embeddings", "fedavg")]
     return (
         *((value is not None, _sortable(value)) for value in scenario),
-        (defense != NO_DEFENSE, defense.partition(":")[0], strength(defense), defense),
+        _defense_place(defense),
         (known.get(attack, len(known)), attack, _key(conditions["preset"]), _key(conditions["settings"])),
         _key(conditions["knowledge"]),
     )
+
+
+def _defense_place(defense: str) -> tuple[bool, str, float, str]:
+    return defense != NO_DEFENSE, defense.partition(":")[0], strength(defense), defense
 
 
 def _sortable(value: object) -> tuple[float, str]:

@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging as hugging_face_logging
 
 from gradleak.assets import asset_path
 from gradleak.assets.storage import load_compact
@@ -122,7 +123,8 @@ def _random(
     else:
         source = _source(name)
         with _explained(name):
-            config = AutoConfig.from_pretrained(source, num_labels=num_labels or 2, **options)
+            config = AutoConfig.from_pretrained(source, **options)
+            config.num_labels = num_labels or _own_labels(config, task)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     model = _build(config, task)
     initialise(model, [n for n, _ in model.named_parameters()], seed=seed, scale=config.initializer_range)
@@ -138,8 +140,7 @@ def _checkpoint(
     with _explained(name):
         config = AutoConfig.from_pretrained(source, **options)
         family_of(config.model_type)
-        has_head = any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
-        config.num_labels = num_labels or (config.num_labels if has_head else 2)
+        config.num_labels = num_labels or _own_labels(config, task)
         model, info = MODEL_CLASSES[task].from_pretrained(
             source,
             config=config,
@@ -152,8 +153,22 @@ def _checkpoint(
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     fresh = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
+    body = f"{model.base_model_prefix}."
+    lost = sorted(key for key in fresh if key.startswith(body) and ".pooler." not in key)
+    if lost:
+        raise GradleakError(f"the weights of '{name}' do not fit its config.json: {lost[0]} and {len(lost) - 1} others")
     initialise(model, fresh, seed=seed, scale=config.initializer_range)
+    if not set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids):
+        raise GradleakError(f"'{name}' has no tokenizer: its vocabulary is empty")
     return model, tokenizer
+
+
+def _own_labels(config: Any, task: Task) -> int:  # noqa: ANN401
+    """Return the number of labels of a checkpoint's own head; 2 if it has none."""
+    has_head = any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
+    if has_head and task == "classification" and config.num_labels < 2:
+        raise GradleakError(f"a classifier needs at least 2 labels, not {config.num_labels}; give num_labels")
+    return int(config.num_labels) if has_head else 2
 
 
 def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
@@ -217,8 +232,12 @@ def _quiet() -> Iterator[None]:
     """Silence the library's remarks on heads that are new: they are meant to be."""
     logger = logging.getLogger("transformers")
     level = logger.level
+    bars = hugging_face_logging.is_progress_bar_enabled()
+    hugging_face_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         logger.setLevel(level)
+        if bars:
+            hugging_face_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -63,6 +63,7 @@ class Target:
         self.task: Task = task
         self.seed = seed
         self._loss = _Loss(self)
+        self._fingerprint: tuple[Any, str] | None = None
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = "right"
@@ -113,9 +114,15 @@ class Target:
         start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
         return tuple(full[:start]), tuple(full[start + len(bare) :])
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over the names, shapes and values of all weights."""
+        state = tuple((n, p.data_ptr(), p._version, p.dtype) for n, p in self.parameters.items())
+        if self._fingerprint is None or self._fingerprint[0] != state:
+            self._fingerprint = state, self._hash()
+        return self._fingerprint[1]
+
+    def _hash(self) -> str:
         digest = hashlib.sha256()
         for name, parameter in sorted(self.parameters.items()):
             digest.update(f"{name}{tuple(parameter.shape)}".encode())
