@@ -60,7 +60,7 @@ def test_polishing_puts_known_words_in_order() -> None:
     ids = target.encode(["his money lost all my father"]).ids[None, None]
     victims = [type("V", (), {"gradient": update.gradient(), "knowledge": known, "generator": torch.Generator()})()]
     guess, _ = attack._first_guess(target, victims)
-    found, losses, _ = attack._polished(target, attack._matcher(target, victims), None, guess, ids)
+    found, losses = attack._polished(target, attack._matcher(target, victims), guess, ids)
     assert target.decode(found[0, 0, 0].tolist()) == text[0]
     assert losses.item() < 1e-6
 

@@ -46,10 +46,11 @@ def test_every_kind_gets_a_panel_where_there_are_points(tmp_path: Path) -> None:
 def test_usefulness_is_held_against_the_strongest_attack(tmp_path: Path) -> None:
     (panel,) = find_panels(summarise(rich_study(tmp_path / "a.db")), ["leakage-utility"])
     assert list(panel.lines) == ["tag"]
+    assert panel.detail.endswith("strongest attack: tag")
     assert {(point.place, point.word) for point in panel.lines["tag"]} == {
-        (0.5, "none (tag)"),
-        (0.4, "noise:0.001 (tag)"),
-        (0.1, "sign (tag)"),
+        (0.5, "none"),
+        (0.4, "noise:0.001"),
+        (0.1, "sign"),
     }
 
 

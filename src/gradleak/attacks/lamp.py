@@ -28,8 +28,8 @@ class Lamp(Dlg):
     Hyperparameters are those of section 5 and appendix D; preset `large` has those for BERT-large. It differs from the
     published code knowingly: the regulariser aims at the target's own mean embedding norm (the code: BERT's, 1.4); a
     move takes what the optimiser remembers of a token along; in a batch a move changes one sequence; and the words that
-    were found are put in order at the end by trying every swap and every move of one token until none is better, at
-    most `polish` times (0 for the published way).
+    were found are put in order at the end by trying every swap and every move of one token until none brings the
+    gradient nearer, at most `polish` times (0 for the published way).
 
     Ablations of table 4: `alpha_lm=0`, `alpha_reg=0`, `discrete=end`, `discrete=none`.
     """
@@ -72,7 +72,7 @@ class Lamp(Dlg):
             last = descender.steps_done == self.steps
             if self.discrete == "alternate" or (self.discrete == "end" and last):
                 descender.rearrange(self._best_orders(target, matcher, prior, descender.now, victims))
-        findings = self._finish(target, matcher, prior, [descender.now, descender.best])
+        findings = self._finish(target, matcher, [descender.now, descender.best])
         return [
             replace(finding, history=trail, notes=tuple(note))
             for finding, trail, note in zip(findings, history.trails, notes, strict=True)
@@ -157,44 +157,49 @@ class Lamp(Dlg):
         mask = _repeat(guess.slots.mask, ids.shape[2])
         return self.alpha_lm * prior(ids, mask).mean(dim=-1).double()
 
-    def _finish(self, target: Target, matcher: Matcher, prior: Prior | None, states: list[Guess]) -> list[Finding]:
-        """Project to words, put them in order, and return each victim's best."""
-        findings: list[list[Finding]] = []
+    def _finish(self, target: Target, matcher: Matcher, states: Sequence[Guess]) -> list[Finding]:
+        """Project to words, put them in order, and return what is nearest for each victim.
+
+        The gradient alone decides here: it knows the order exactly, and a language model's taste would outvote it.
+        """
+        choices = []
         for guess in states:
-            ids = guess.slots.project(target, guess.embeddings)
-            ids, losses, totals = self._polished(target, matcher, prior, guess, ids)
+            ids, losses = self._polished(target, matcher, guess, guess.slots.project(target, guess.embeddings))
             classes = labels_of(target, guess)
-            best = totals.argmin(dim=1).tolist()
-            findings.append(
+            best = losses.argmin(dim=1).tolist()
+            choices.append(
                 [
                     Finding(
-                        trimmed(ids[v, s], guess.slots.mask[v, s]),
-                        None if classes is None else classes[v, s].tolist(),
-                        float(losses[v, s]),
+                        token_ids=trimmed(ids[victim, start], guess.slots.mask[victim, start]),
+                        labels=None if classes is None else classes[victim, start].tolist(),
+                        loss=float(losses[victim, start]),
                     )
-                    for v, s in enumerate(best)
+                    for victim, start in enumerate(best)
                 ]
             )
-        return [min(choices, key=lambda finding: finding.loss) for choices in zip(*findings, strict=True)]
+        return [min(findings, key=lambda finding: finding.loss) for findings in zip(*choices, strict=True)]
 
-    def _polished(
-        self, target: Target, matcher: Matcher, prior: Prior | None, guess: Guess, ids: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Take the best neighbour of each sequence of ids as long as it is better than the sequence itself."""
-        neighbours = [[neighbour_orders(free) for free in starts] for starts in guess.slots.free]
-        most = max(len(orders) for starts in neighbours for orders in starts)
-        padded = [[torch.cat([o, o[:1].expand(most - len(o), -1, -1)]) for o in starts] for starts in neighbours]
-        orders = torch.stack([torch.stack(starts) for starts in padded])  # [V, starts, neighbours, B, T]
-        for _ in range(self.polish + 1):
-            tried = rearrange(_repeat(ids, most), orders) if self.polish else ids[:, :, None]
-            losses = self._distances(target, matcher, guess, tried)
-            totals = losses if prior is None else losses + self._surprise(prior, tried, guess)
-            chosen = totals.argmin(dim=2)
+    def _polished(self, target: Target, matcher: Matcher, guess: Guess, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the nearest neighbour of each start's ids as long as it is nearer than they are.
+
+        Returns:
+            The ids `[V, starts, B, T]` and their distances `[V, starts]`.
+        """
+        orders = self._neighbours(guess)  # [V, starts, neighbours, B, T], the present order first
+        for _ in range(self.polish):
+            tried = rearrange(_repeat(ids, orders.shape[2]), orders)
+            chosen = self._distances(target, matcher, guess, tried).argmin(dim=2)
             ids = pick_starts(tried.flatten(0, 1), chosen.flatten()[:, None])[:, 0].view_as(ids)
             if not chosen.any():
                 break
-        index = chosen[..., None]
-        return ids, losses.gather(2, index)[..., 0], totals.gather(2, index)[..., 0]
+        return ids, self._distances(target, matcher, guess, ids[:, :, None])[:, :, 0]
+
+    @staticmethod
+    def _neighbours(guess: Guess) -> Tensor:
+        every = [[neighbour_orders(free) for free in starts] for starts in guess.slots.free]
+        most = max(len(orders) for starts in every for orders in starts)
+        padded = [[torch.cat([o, o[:1].expand(most - len(o), -1, -1)]) for o in starts] for starts in every]
+        return torch.stack([torch.stack(starts) for starts in padded])
 
 
 @register

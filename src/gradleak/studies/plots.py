@@ -164,17 +164,18 @@ def _utility_panels(rows: Sequence[Row], varied: Sequence[str]) -> list[Panel]:
         best = strongest.get(row.conditions["defense"])
         if best is None or row.scores[SCORE].mean > best[1].scores[SCORE].mean:
             strongest[row.conditions["defense"]] = name, row
+    leaders = {name.partition("\n")[0] for name, _ in strongest.values()}
     drawn: dict[str, tuple[Point, ...]] = {}
     for defense, (name, row) in strongest.items():
         place = _usefulness(row, no_mcc)
         if place is not None:
-            attack = f" ({row.conditions['attack']})" if len(lines) > 1 else ""
+            attack = f" ({row.conditions['attack']})" if len(leaders) > 1 else ""
             drawn[name] = (*drawn.get(name, ()), Point(place, row, f"{defense}{attack}"))
     if len({point.place for points in drawn.values() for point in points}) < 2:
         return []
     axis = "accuracy of the trained model (%)" if no_mcc else "usefulness of the trained model (MCC)"
-    told = ", ".join(filter(None, [detail, "strongest attack" if len(lines) > 1 else ""]))
-    return [Panel("Leakage and usefulness", told, axis, (), drawn)]
+    told = f"strongest attack: {leaders.pop()}" if len(leaders) == 1 else "strongest attack"
+    return [Panel("Leakage and usefulness", ", ".join(filter(None, [detail, told])), axis, (), drawn)]
 
 
 FINDERS: dict[str, Finder] = {
@@ -311,25 +312,42 @@ def _label_lines(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
 
 
 def _label_points(axes: Axes, panel: Panel) -> None:
-    """Write each defense beside its point, on the side that has room, none over another."""
+    """Write each defense beside its point, on the first side where it covers nothing."""
     left, right = axes.get_xlim()
-    points = [point for found in panel.lines.values() for point in found]
-    points.sort(key=lambda point: point.row.scores[SCORE].mean)
-    for on_left in (True, False):
-        side = [point for point in points if ((point.place - left) / (right - left) > 0.5) == on_left]
-        means = [point.row.scores[SCORE].mean for point in side]
-        for point, height in zip(side, spread(means, [7.0] * len(side)), strict=True):
-            axes.annotate(
-                point.word,
-                (point.place, height),
-                (-12 if on_left else 12, 0),
-                textcoords="offset points",
-                ha="right" if on_left else "left",
-                va="center",
-                fontsize=12,
-                color=GREY,
-            )
+    points = sorted((p for found in panel.lines.values() for p in found), key=lambda point: -point.place)
+    spots = [((p.place - left) / (right - left), p.row.scores[SCORE].mean / 100) for p in points]
+    taken = [(x - 0.02, y - 0.03, x + 0.02, y + 0.03) for x, y in spots]
+    for point, (x, y) in zip(points, spots, strict=True):
+        box = min(_boxes(x, y, 0.024 * len(point.word)), key=lambda box: (_covered(box, taken), not _inside(box)))
+        taken.append(box)
+        middle = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        axes.text(*middle, point.word, transform=axes.transAxes, ha="center", va="center", fontsize=12, color=GREY)
     axes.text(0.98, 0.03, "useful and private", transform=axes.transAxes, ha="right", style="italic", color="#999999")
+
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top, as shares of the panel
+
+
+def _boxes(x: float, y: float, width: float, height: float = 0.07) -> list[Box]:
+    """Return where a word of this size may stand beside a point: left, right, above, below, and at the corners."""
+    across = (-width / 2 - 0.04, width / 2 + 0.04)
+    middles = [*((x + shift, y) for shift in across), (x, y + 0.09), (x, y - 0.09)]
+    middles += [(x + shift, y + rise) for rise in (0.06, -0.06, 0.12, -0.12) for shift in across]
+    return [(a - width / 2, b - height / 2, a + width / 2, b + height / 2) for a, b in middles]
+
+
+def _covered(box: Box, others: Sequence[Box]) -> float:
+    """Return how much of other boxes a box covers, or sticks out below the panel."""
+    overlap = sum(
+        max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
+        * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
+        for other in others
+    )
+    return round(overlap + max(0.0, 0.01 - box[1]), 4)
+
+
+def _inside(box: Box) -> bool:
+    return box[0] >= 0 and box[2] <= 1.15  # the figure makes room on the right
 
 
 def spread(heights: Sequence[float], gaps: Sequence[float]) -> list[float]:
