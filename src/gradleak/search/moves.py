@@ -11,38 +11,40 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-Move = Callable[[int, torch.Generator], Tensor]
+Move = Callable[[int, int, torch.Generator], Tensor]
+"""Takes the length of a sequence, a count and a generator; gives so many orders `[count, length]`."""
 
 
-def swap(length: int, generator: torch.Generator) -> Tensor:
+def swap(length: int, count: int, generator: torch.Generator) -> Tensor:
     """Exchange the tokens at two places (LAMP, section 4.3)."""
-    order = torch.arange(length)
-    i, j = _places(length, 2, generator)
-    order[i], order[j] = order[j].clone(), order[i].clone()
-    return order
+    orders = torch.arange(length).repeat(count, 1)
+    pairs = _places(length, count, generator)[:, :2]
+    return orders.scatter(1, pairs, pairs.flip(1))
 
 
-def move_token(length: int, generator: torch.Generator) -> Tensor:
+def move_token(length: int, count: int, generator: torch.Generator) -> Tensor:
     """Take one token out and put it in somewhere else."""
-    i, j = _places(length, 2, generator)
-    return _moved(length, i, i + 1, j)
+    taken, to = _places(length, count, generator)[:, :2].T
+    return _moved(length, taken, taken, to)
 
 
-def move_subsequence(length: int, generator: torch.Generator) -> Tensor:
+def move_subsequence(length: int, count: int, generator: torch.Generator) -> Tensor:
     """Take several tokens in a row out and put them in somewhere else."""
-    i, j = sorted(_places(length, 2, generator))
-    return _moved(length, i, j + 1, int(torch.randint(length - (j - i), (), generator=generator)))
+    first, last = _places(length, count, generator)[:, :2].sort(dim=1).values.T
+    places = length - (last - first)  # where the others leave room, the old place included
+    to = (torch.rand(count, generator=generator) * places).long()
+    return _moved(length, first, last, to)
 
 
-def move_prefix(length: int, generator: torch.Generator) -> Tensor:
+def move_prefix(length: int, count: int, generator: torch.Generator) -> Tensor:
     """Move the beginning to the end."""
-    cut = int(torch.randint(1, length, (), generator=generator))
-    return torch.cat([torch.arange(cut, length), torch.arange(cut)])
+    cuts = torch.randint(1, length, (count, 1), generator=generator)
+    return (torch.arange(length) + cuts) % length
 
 
-def shuffle(length: int, generator: torch.Generator) -> Tensor:
+def shuffle(length: int, count: int, generator: torch.Generator) -> Tensor:
     """Put all tokens in a random order."""
-    return torch.randperm(length, generator=generator)
+    return _places(length, count, generator)
 
 
 LAMP_MOVES: tuple[Move, ...] = (swap, move_token, move_subsequence, move_prefix)
@@ -61,13 +63,17 @@ def draw_orders(free: Tensor, count: int, moves: Sequence[Move], generator: torc
         Orders `[count, sequences, tokens]`, on the device of `free`.
     """
     sequences, tokens = free.shape
-    orders = torch.arange(tokens).expand(count, sequences, tokens).clone()
+    orders = torch.arange(tokens).repeat(count, sequences, 1)
     places = [row.nonzero().flatten() for row in free.cpu()]
-    movable = [number for number, row in enumerate(places) if len(row) > 1]
-    for order in orders if movable else ():
-        number = movable[int(torch.randint(len(movable), (), generator=generator))]
-        move = moves[int(torch.randint(len(moves), (), generator=generator))]
-        order[number, places[number]] = places[number][move(len(places[number]), generator)]
+    movable = torch.tensor([number for number, row in enumerate(places) if len(row) > 1])
+    if len(movable):
+        sequence = movable[torch.randint(len(movable), (count,), generator=generator)]
+        kind = torch.randint(len(moves), (count,), generator=generator)
+        for number in movable.tolist():
+            for index, move in enumerate(moves):
+                drawn = ((sequence == number) & (kind == index)).nonzero().flatten()
+                row = places[number]
+                orders[drawn[:, None], number, row] = row[move(len(row), len(drawn), generator)]
     return orders.to(free.device)
 
 
@@ -78,12 +84,17 @@ def rearrange(tensor: Tensor, orders: Tensor) -> Tensor:
     return tensor.gather(-2, orders[..., None].expand(*orders.shape, tensor.shape[-1]))
 
 
-def _places(length: int, count: int, generator: torch.Generator) -> list[int]:
-    return torch.randperm(length, generator=generator)[:count].tolist()
+def _places(length: int, count: int, generator: torch.Generator) -> Tensor:
+    """Draw places without repetition, all of them in random order `[count, length]`."""
+    return torch.rand(count, length, generator=generator).argsort(dim=1)
 
 
-def _moved(length: int, start: int, stop: int, to: int) -> Tensor:
-    """Take the tokens from start to stop out, and put them before place `to` of the rest."""
-    taken = torch.arange(start, stop)
-    rest = torch.cat([torch.arange(start), torch.arange(stop, length)])
-    return torch.cat([rest[:to], taken, rest[to:]])
+def _moved(length: int, first: Tensor, last: Tensor, to: Tensor) -> Tensor:
+    """Take the tokens from first to last out, and put them before place `to` of the rest `[count]`."""
+    place = torch.arange(length)
+    first, last, to = first[:, None], last[:, None], to[:, None]
+    taken = (place >= first) & (place <= last)
+    rank_among_rest = place - torch.where(place > last, last - first + 1, 0)
+    # Those taken come after the first `to` of the rest, in their own order, which the stable sort keeps.
+    keys = torch.where(taken, 2 * to - 1, 2 * rank_among_rest)
+    return keys.argsort(dim=1, stable=True)
