@@ -81,8 +81,9 @@ def test_list_attacks_marks_the_default(capsys: pytest.CaptureFixture[str], tmp_
     assert [row["name"] for row in rows if row["default"]] == [DEFAULT_ATTACK]
 
 
-def test_list_studies_says_that_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner(capsys)("list", "studies").out == "there are no studies yet\n"
+def test_list_studies_names_the_ready_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    names = runner(capsys)("list", "studies", "--quiet").out.split()
+    assert {"quick", "lamp-table1", "grab-table7"} <= set(names)
 
 
 # --- demo ------------------------------------------------------------------------------------------------------------

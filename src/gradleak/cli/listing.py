@@ -15,11 +15,11 @@ from gradleak.cli.records import write_json
 from gradleak.errors import unknown_name
 
 Row = dict[str, Any]
-Kind = Annotated[str, typer.Argument(metavar="attacks|models|datasets|defenses", help="What to list.")]
+Kind = Annotated[str, typer.Argument(metavar="attacks|models|datasets|defenses|studies", help="What to list.")]
 
 
 def show(kind: Kind, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> None:
-    """List attacks, models, datasets or defenses, each with what one wants to know before using it."""
+    """List attacks, models, datasets, defenses or ready studies, with what one wants to know before using them."""
     if kind not in LISTS:
         raise unknown_name("list", kind, LISTS)
     check_output(json_file)
@@ -28,10 +28,8 @@ def show(kind: Kind, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> No
     if quiet:
         for row in rows:
             screen.result(row["name"])
-    elif rows:
-        screen.table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
     else:
-        screen.line(f"there are no {kind} yet")
+        screen.table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
     write_json(json_file, rows)
 
 
@@ -93,8 +91,14 @@ def defenses() -> list[Row]:
 
 
 def studies() -> list[Row]:
-    """There are none yet."""
-    return []
+    """One row per ready study."""
+    from gradleak.studies import load_study, ready_studies
+
+    loaded = [load_study(name) for name in ready_studies()]
+    return [
+        {"name": study.name, "title": study.title, "not available yet": sorted(set(study.unavailable))}
+        for study in loaded
+    ]
 
 
 LISTS: dict[str, Callable[[], list[Row]]] = {

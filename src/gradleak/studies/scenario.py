@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -28,17 +27,16 @@ class TargetSpec:
         self, seed: int = 0, device: str = "auto", *, allow_pickle: bool = False, trust_remote_code: bool = False
     ) -> Target:
         """Load it; the seed is that of weights which the checkpoint does not have."""
-        with hushed():
-            return load_target(
-                self.name,
-                self.num_labels if self.task == "classification" else None,
-                seed,
-                task=self.task,
-                device=device,
-                random_weights=self.random_weights,
-                allow_pickle=allow_pickle,
-                trust_remote_code=trust_remote_code,
-            )
+        return load_target(
+            self.name,
+            self.num_labels if self.task == "classification" else None,
+            seed,
+            task=self.task,
+            device=device,
+            random_weights=self.random_weights,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,22 +147,3 @@ def sent(
         return defend(client.update(texts, labels), defenses, stream)
     alone = (client.update([text], None if labels is None else [labels[i]]) for i, text in enumerate(texts))
     return defend_examples(alone, defenses, stream)
-
-
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Keep stderr for errors: Hugging Face draws a bar there for every file, and a line for every failed attempt."""
-    import logging
-
-    from transformers.utils import logging as bars
-
-    hub = logging.getLogger("huggingface_hub")
-    level, shown = hub.level, bars.is_progress_bar_enabled()
-    hub.setLevel(logging.CRITICAL)
-    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        hub.setLevel(level)
-        if shown:
-            bars.enable_progress_bar()  # type: ignore[no-untyped-call]

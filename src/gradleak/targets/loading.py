@@ -229,15 +229,17 @@ def _explained(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the library's remarks on heads that are new: they are meant to be."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
+    """Keep stderr for errors: no bars for files read, no remarks on heads that are new, no lines for hub retries."""
+    loggers = [logging.getLogger("transformers"), logging.getLogger("huggingface_hub")]
+    levels = [logger.level for logger in loggers]
     bars = hugging_face_logging.is_progress_bar_enabled()
     hugging_face_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logger.setLevel(logging.CRITICAL)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         if bars:
             hugging_face_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
