@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradleak.matching import DISTANCES, Candidates, Distance, Matcher
+from gradleak.matching import DISTANCES, Candidates, Distance, Matcher, free_bytes
 from gradleak.targets import MODELS, Target, load_target, resolve_device
 
 NAMES = {"tiny": "tiny", "minilm": "minilm", "bert-base": "bert-base-uncased", "bert-large": "bert-large-uncased"}
@@ -102,6 +102,10 @@ def _measure(name: str, target: Target, tokens: int, distance: Distance, argumen
         _row(name, tokens, "score", 1, target, loop_scores, CANDIDATES / sample, lambda: matcher(candidates), arguments)
     )
     for victims in VICTIMS:
+        size = sum(tensor.nbytes for tensor in gradient.values())
+        if victims * size > 0.5 * free_bytes(target.device):
+            print(f"{name:<12}{tokens:>7}   step{victims:>9}   left out: {victims} observed gradients do not fit")
+            continue
         gradients = [gradient] * victims  # values do not change the time, and 64 of BERT-large's fill a GPU
         stepper = Matcher(target, gradients, distance)
         guesses = _draw(target, victims, 1, tokens)
@@ -212,7 +216,7 @@ def _time(run: Callable[[], Any], device: torch.device, repeats: int) -> tuple[f
     """Return the median seconds of a run after a few to warm up, and its peak memory in MiB."""
     times = []
     with _PeakMemory(device) as memory:
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP if device.type == "cuda" else 1):
             run()
         for _ in range(repeats):
             _synchronise(device)
