@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import sqlite3
 import sys
 import time
@@ -144,6 +145,7 @@ def in_background(work: Callable[..., object], *arguments: object, output: Path)
 
 def _apart(work: Callable[..., object], arguments: Sequence[object], output: Path) -> None:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # those of the test are not ours to end
     with output.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
