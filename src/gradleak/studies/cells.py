@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os.path
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -16,7 +17,7 @@ Kind = Literal["attack", "utility"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(ABC):
     """What one cell does, complete: two cells of the same description are the same cell.
 
     Attributes:
@@ -52,9 +53,9 @@ class Cell:
         return self.kind, ""
 
     @property
+    @abstractmethod
     def title(self) -> str:
         """The cell in a few words."""
-        raise NotImplementedError
 
     def _title(self, *parts: str) -> str:
         return ", ".join([*parts, *self.defenses, f"seed {self.seed}"])
