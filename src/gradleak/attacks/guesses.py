@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -76,14 +75,9 @@ def nearest_words(target: Target, embeddings: Tensor) -> Tensor:
     return similarity.argmax(dim=-1)
 
 
-@lru_cache(maxsize=8)
 def impossible_words(target: Target) -> Tensor:
-    """Return the ids that no text is tokenised into: special tokens, unused entries, rows beyond the vocabulary."""
-    vocabulary = target.tokenizer.get_vocab()
-    unused = {index for word, index in vocabulary.items() if word.startswith("[unused") and word.endswith("]")}
-    beyond = set(range(len(target.word_embeddings))) - set(vocabulary.values())
-    ids = sorted(unused | beyond | set(target.tokenizer.all_special_ids))
-    return torch.tensor(ids, dtype=torch.long, device=target.device)
+    """Return the ids that no text is tokenised into."""
+    return torch.tensor(target.impossible_ids, dtype=torch.long, device=target.device)
 
 
 def pick_starts(tensor: Tensor, chosen: Tensor) -> Tensor:

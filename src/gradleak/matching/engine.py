@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -117,13 +118,19 @@ class Matcher:
         """
         batch = base.shape[2]
         others = torch.tensor([b for b in range(batch) if b != sequence], device=self.target.device, dtype=torch.long)
-        held = replace_state(self, batch)
+        held = self._of_single_sequences(batch)
         if batch > 1:
             with torch.no_grad():
                 rest = self._factors(base.sequences(others), weight=1.0 / batch)
             held._observed = {
                 name: replace(seen, fixed=dense(rest[name])[:, 0]) for name, seen in self._observed.items()
             }
+        return held
+
+    def _of_single_sequences(self, batch: int) -> Matcher:
+        """Return a matcher like this whose candidates are single sequences of a batch of that size."""
+        held = copy(self)
+        held._batch, held._room, held._graphs = batch, {}, GraphCache()
         return held
 
     def _scores(self, candidates: Candidates, victims: slice) -> Tensor:
@@ -192,13 +199,6 @@ class Matcher:
 def _room_key(candidates: Candidates) -> tuple[int, ...]:
     """Candidates of the same shape take the same memory."""
     return (*candidates.mask.shape[2:], len(candidates.leaves))
-
-
-def replace_state(matcher: Matcher, batch: int) -> Matcher:
-    """Return a matcher like another one whose candidates are single sequences of a batch of that size."""
-    copy = Matcher.__new__(Matcher)
-    copy.__dict__ |= matcher.__dict__ | {"_batch": batch, "_room": {}, "_graphs": GraphCache()}
-    return copy
 
 
 def vanishing_parameters(target: Target) -> frozenset[str]:

@@ -40,13 +40,13 @@ class GraphCache:
     """Runs calls, and from the second call of a kind on replays a recording of it."""
 
     def __init__(self) -> None:
-        self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
-        self._seen: set[Hashable] = set()
-        self._pool: Any = None
+        self.clear()
 
     def clear(self) -> None:
         """Forget all recordings, and give their memory back."""
-        self.__init__()  # type: ignore[misc]
+        self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
+        self._seen: set[Hashable] = set()
+        self._pool: Any = None
 
     def __call__(self, kind: Hashable, function: Function, candidates: Candidates) -> Result:
         """Return `function(candidates)`.

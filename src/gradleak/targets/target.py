@@ -114,6 +114,14 @@ class Target:
         start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
         return tuple(full[:start]), tuple(full[start + len(bare) :])
 
+    @cached_property
+    def impossible_ids(self) -> tuple[int, ...]:
+        """Ids that no text is tokenised into: special tokens, unused entries, rows beyond the vocabulary."""
+        vocabulary = self.tokenizer.get_vocab()
+        unused = {index for word, index in vocabulary.items() if word.startswith("[unused") and word.endswith("]")}
+        beyond = set(range(len(self.word_embeddings))) - set(vocabulary.values())
+        return tuple(sorted(unused | beyond | set(self.tokenizer.all_special_ids)))
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the names, shapes and values of all weights."""
