@@ -52,6 +52,15 @@ def test_the_regulariser_draws_lengths_to_the_vocabularys() -> None:
     assert penalty(unit * (mean + 2), mask).item() == pytest.approx(4.0, rel=1e-4)
 
 
+def test_unknown_lengths_are_tried_and_the_best_are_kept() -> None:
+    target = small_target("bert")
+    update, _ = capture(target, TEXTS[:1])
+    attack = Lamp(**{**SMALL, "longest_tried": 9, "lengths_kept": 2})
+    result = attack(target, update, Knowledge(labels=[0]))
+    assert 3 <= len(result.token_ids[0]) <= 9
+    assert "lengths 3 to 9 tried" in result.notes
+
+
 def test_polishing_puts_known_words_in_order() -> None:
     target = load_target("tiny")
     text = ["my father lost all his money"]

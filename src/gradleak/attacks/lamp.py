@@ -64,7 +64,7 @@ class Lamp(Dlg):
         matcher = self._matcher(target, victims)
         prior = load_prior(self.prior, target) if self.alpha_lm else None
         first, notes = self._first_guess(target, victims)
-        guess = self._best_start(target, matcher, first, victims)
+        guess = self._best_lengths(target, matcher, self._best_start(target, matcher, first, victims))
         descender = Descender(target, matcher, guess, self._descent(self.steps), self._penalty(target))
         history = History(target, len(victims), self.steps, reporter)
         while descender.steps_done < self.steps:
@@ -92,25 +92,37 @@ class Lamp(Dlg):
 
         return penalty
 
+    def _best_lengths(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
+        """Where many lengths are tried, descend briefly with all of them and go on with the best."""
+        if guess.losses.shape[1] <= self.lengths_kept:
+            return guess
+        briefly = max(1, self.steps // 10)
+        descender = Descender(target, matcher, guess, self._descent(briefly), self._penalty(target))
+        return descender.run(briefly).best_starts(self.lengths_kept)
+
     def _best_start(self, target: Target, matcher: Matcher, first: Guess, victims: Sequence[Victim]) -> Guess:
-        """Section 5: the best of many Gaussian samples, then the best of many permutations of it."""
+        """Section 5: the best of many Gaussian samples, then the best of many permutations of it.
+
+        Where several lengths are tried, they share the samples and permutations among them.
+        """
         norm = target.word_embeddings.norm(dim=1).mean()
         width = target.word_embeddings.shape[1]
+        lengths = first.losses.shape[1]
+        count, permutations = max(1, self.starts // lengths), max(1, self.permutations // lengths)
 
         def draw(number: int, start: int) -> Tensor:
             mask = first.slots.mask[number, start]  # [B, T]
             tokens = int(mask.any(dim=0).sum())
-            drawn = torch.randn(self.starts, len(mask), tokens, width, generator=victims[number].generator)
-            whole = torch.zeros(self.starts, *mask.shape, width)
+            drawn = torch.randn(count, len(mask), tokens, width, generator=victims[number].generator)
+            whole = torch.zeros(count, *mask.shape, width)
             whole[:, :, :tokens] = drawn / drawn.norm(dim=-1, keepdim=True)
             return whole
 
-        count = first.losses.shape[1]
-        samples = torch.stack([torch.stack([draw(v, s) for s in range(count)]) for v in range(len(victims))])
+        samples = torch.stack([torch.stack([draw(v, s) for s in range(lengths)]) for v in range(len(victims))])
         samples = samples.to(target.device, target.dtype) * norm  # [V, lengths, samples, B, T, width]
         guess = self._pick(target, matcher, first, samples)
-        orders = self._draw_orders(guess, victims, self.permutations, (shuffle,))
-        return self._pick(target, matcher, guess, rearrange(_repeat(guess.embeddings, self.permutations), orders))
+        orders = self._draw_orders(guess, victims, permutations, (shuffle,))
+        return self._pick(target, matcher, guess, rearrange(_repeat(guess.embeddings, permutations), orders))
 
     def _pick(self, target: Target, matcher: Matcher, guess: Guess, samples: Tensor) -> Guess:
         """Return the guess with the samples `[V, starts, samples, B, T, width]` of the smallest distance."""
