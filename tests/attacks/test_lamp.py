@@ -69,9 +69,9 @@ def test_polishing_puts_known_words_in_order() -> None:
     ids = target.encode(["his money lost all my father"]).ids[None, None]
     victims = [type("V", (), {"gradient": update.gradient(), "knowledge": known, "generator": torch.Generator()})()]
     guess, _ = attack._first_guess(target, victims)
-    found, losses = attack._polished(target, attack._matcher(target, victims), guess, ids)
-    assert target.decode(found[0, 0, 0].tolist()) == text[0]
-    assert losses.item() < 1e-6
+    found = attack._polished(target, attack._matcher(target, victims), guess, ids)
+    assert target.decode(found.token_ids[0]) == text[0]
+    assert found.loss < 1e-6
 
 
 @pytest.mark.slow

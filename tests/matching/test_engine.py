@@ -359,3 +359,12 @@ def test_running_out_of_memory_halves_what_is_taken_at_once(bert: Target, monkey
     monkeypatch.setattr(matcher, "_distances", never)
     with pytest.raises(GradleakError, match="does not fit"):
         matcher(candidates)
+
+
+def test_one_victim_alone_has_the_distances_it_has_among_others(bert: Target) -> None:
+    matcher = Matcher(bert, observe(bert, victims=3), Cosine())
+    candidates = draw(bert, (3, 4, 2, 5), seed=0)
+    together = matcher(candidates)
+    for number in range(3):
+        alone = matcher.victim(number)(candidates.part(slice(number, number + 1), slice(None)))
+        assert close(alone[0], together[number], torch.float32)

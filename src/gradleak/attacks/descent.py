@@ -68,6 +68,11 @@ class Guess:
         labels = self.labels.softmax(dim=-1) if self.labels.is_floating_point() else self.labels
         return Candidates(self.slots.fill(target, self.embeddings), self.slots.mask, labels)
 
+    def victim(self, number: int) -> Guess:
+        """Return one victim's guess."""
+        parts = (tensor[number : number + 1] for tensor in (self.embeddings, self.labels, self.losses))
+        return Guess(self.slots.victim(number), *parts)
+
     def starts(self, chosen: Tensor) -> Guess:
         """Return for each victim the chosen starts `[victims, kept]`."""
         parts = (pick_starts(tensor, chosen) for tensor in (self.embeddings, self.labels, self.losses))

@@ -170,48 +170,39 @@ class Lamp(Dlg):
         return self.alpha_lm * prior(ids, mask).mean(dim=-1).double()
 
     def _finish(self, target: Target, matcher: Matcher, states: Sequence[Guess]) -> list[Finding]:
-        """Project to words, put them in order, and return what is nearest for each victim.
+        """Project to words, take what is nearest for each victim, and put it in order.
 
         The gradient alone decides here: it knows the order exactly, and a language model's taste would outvote it.
         """
-        choices = []
-        for guess in states:
-            ids, losses = self._polished(target, matcher, guess, guess.slots.project(target, guess.embeddings))
-            classes = labels_of(target, guess)
-            best = losses.argmin(dim=1).tolist()
-            choices.append(
-                [
-                    Finding(
-                        token_ids=trimmed(ids[victim, start], guess.slots.mask[victim, start]),
-                        labels=None if classes is None else classes[victim, start].tolist(),
-                        loss=float(losses[victim, start]),
-                    )
-                    for victim, start in enumerate(best)
-                ]
-            )
-        return [min(findings, key=lambda finding: finding.loss) for findings in zip(*choices, strict=True)]
+        words = [guess.slots.project(target, guess.embeddings) for guess in states]
+        losses = [
+            self._distances(target, matcher, guess, ids[:, :, None])[:, :, 0]
+            for guess, ids in zip(states, words, strict=True)
+        ]
+        findings = []
+        for victim in range(matcher.victims):
+            state = min(range(len(states)), key=lambda number: float(losses[number][victim].min()))
+            best = losses[state][victim].argmin().view(1, 1)
+            guess = states[state].victim(victim).starts(best)
+            ids = pick_starts(words[state][victim : victim + 1], best)
+            findings.append(self._polished(target, matcher.victim(victim), guess, ids))
+        return findings
 
-    def _polished(self, target: Target, matcher: Matcher, guess: Guess, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the nearest neighbour of each start's ids as long as it is nearer than they are.
-
-        Returns:
-            The ids `[V, starts, B, T]` and their distances `[V, starts]`.
-        """
-        orders = self._neighbours(guess)  # [V, starts, neighbours, B, T], the present order first
+    def _polished(self, target: Target, matcher: Matcher, guess: Guess, ids: Tensor) -> Finding:
+        """Go to the nearest neighbour of one victim's ids `[1, 1, B, T]` as long as it is nearer than they are."""
+        orders = neighbour_orders(guess.slots.free[0, 0])[None, None]  # [1, 1, neighbours, B, T], the present one first
         for _ in range(self.polish):
             tried = rearrange(_repeat(ids, orders.shape[2]), orders)
-            chosen = self._distances(target, matcher, guess, tried).argmin(dim=2)
-            ids = pick_starts(tried.flatten(0, 1), chosen.flatten()[:, None])[:, 0].view_as(ids)
-            if not chosen.any():
+            nearest = int(self._distances(target, matcher, guess, tried).argmin())
+            ids = tried[:, :, nearest]
+            if not nearest:
                 break
-        return ids, self._distances(target, matcher, guess, ids[:, :, None])[:, :, 0]
-
-    @staticmethod
-    def _neighbours(guess: Guess) -> Tensor:
-        every = [[neighbour_orders(free) for free in starts] for starts in guess.slots.free]
-        most = max(len(orders) for starts in every for orders in starts)
-        padded = [[torch.cat([o, o[:1].expand(most - len(o), -1, -1)]) for o in starts] for starts in every]
-        return torch.stack([torch.stack(starts) for starts in padded])
+        classes = labels_of(target, guess)
+        return Finding(
+            token_ids=trimmed(ids[0, 0], guess.slots.mask[0, 0]),
+            labels=None if classes is None else classes[0, 0].tolist(),
+            loss=float(self._distances(target, matcher, guess, ids[:, :, None])),
+        )
 
 
 @register

@@ -127,6 +127,13 @@ class Matcher:
             }
         return held
 
+    def victim(self, number: int) -> Matcher:
+        """Return a matcher for one of the victims alone; the observed gradients are shared."""
+        alone = copy(self)
+        alone._observed = {name: seen.part(slice(number, number + 1)) for name, seen in self._observed.items()}
+        alone._graphs = GraphCache()
+        return alone
+
     def _of_single_sequences(self, batch: int) -> Matcher:
         """Return a matcher like this whose candidates are single sequences of a batch of that size."""
         held = copy(self)
