@@ -76,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--targets", default="tiny,minilm,bert-base,bert-large", help="comma-separated")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--distance", default="cosine", choices=sorted(DISTANCES))
-    parser.add_argument("--sample", type=int, default=8, help="candidates that the loop is timed on")
+    parser.add_argument("--sample", type=int, default=40, help="candidates that the loop is timed on")
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the median counts")
     parser.add_argument("--json", help="file for the rows")
     arguments = parser.parse_args()
@@ -214,16 +214,17 @@ def _load(name: str, device: torch.device) -> Target:
 
 def _time(run: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, float]:
     """Return the median seconds of a run after a few to warm up, and its peak memory in MiB."""
-    times = []
     with _PeakMemory(device) as memory:
-        for _ in range(WARM_UP if device.type == "cuda" else 1):
-            run()
-        for _ in range(repeats):
-            _synchronise(device)
-            started = time.perf_counter()
-            run()
-            _synchronise(device)
-            times.append(time.perf_counter() - started)
+        run()
+    for _ in range(WARM_UP if device.type == "cuda" else 1):
+        run()
+    times = []
+    for _ in range(repeats):  # nothing else may run now: a thread that watches memory slows a loop in Python
+        _synchronise(device)
+        started = time.perf_counter()
+        run()
+        _synchronise(device)
+        times.append(time.perf_counter() - started)
     return sorted(times)[len(times) // 2], memory.peak_mib
 
 

@@ -3,7 +3,7 @@
 import gradleak as gl
 target = gl.load_target("tiny")
 update = gl.Client(target).update(["the patient was given ten milligrams"], labels=[1])
-result = gl.attack("tag", target, update, knowledge=gl.Knowledge(labels=[1], lengths=[8]))
+result = gl.attack("lamp", target, update, knowledge=gl.Knowledge(labels=[1], lengths=[8]))
 gl.score(result, ["the patient was given ten milligrams"]).rouge2
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,8 @@ class Odd(Attack):
         time.sleep(self.seconds)
         return [self._finding(victim) for victim in victims]
 
-    def misbehave(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def misbehave(self) -> None: ...
 
     def _finding(self, victim: Victim) -> Finding:
         lengths = victim.knowledge.lengths or (5,)

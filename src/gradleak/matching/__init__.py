@@ -1,7 +1,7 @@
 """Gradient distances, and the engine that scores and differentiates them in batches; see README.md."""
 
 from gradleak.matching.autograd import autograd_gradients
-from gradleak.matching.candidates import Candidates, stack_victims
+from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import DISTANCES, L1, L2, L2L1, Cosine, Distance, Sign, SquaredL2
 from gradleak.matching.engine import Matcher, select_parameters, vanishing_parameters
 from gradleak.matching.memory import free_bytes
@@ -23,6 +23,5 @@ __all__ = [
     "free_bytes",
     "rule",
     "select_parameters",
-    "stack_victims",
     "vanishing_parameters",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from gradleak.targets import Target
@@ -82,13 +81,3 @@ class Candidates:
             labels=change(self.labels),
             dropout={site: change(mask) for site, mask in self.dropout.items()},
         )
-
-
-def stack_victims(parts: list[Candidates]) -> Candidates:
-    """Join candidates of single victims, which must agree in shape."""
-    return Candidates(
-        inputs=torch.cat([part.inputs for part in parts]),
-        mask=torch.cat([part.mask for part in parts]),
-        labels=torch.cat([part.labels for part in parts]),
-        dropout={site: torch.cat([part.dropout[site] for part in parts]) for site in parts[0].dropout},
-    )
