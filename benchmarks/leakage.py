@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from gradleak.attacks import find_attack
-from gradleak.exchange import Knowledge
-from gradleak.federation import Client
+from gradleak.defenses import parse_defense
+from gradleak.federation import FedAvg
+from gradleak.studies.scenario import ClientSettings, Scenario
 from gradleak.targets import Target, load_target
 
 BOOTSTRAP = 10_000
@@ -31,12 +32,17 @@ def main() -> None:
     if arguments.score:
         _score(Path(arguments.score))
         return
-    target = load_target(arguments.model, device=arguments.device)
     texts, labels = _read(Path(arguments.data), arguments.take)
+    target = load_target(
+        arguments.model,
+        num_labels=max(2, 1 + max(labels)),
+        device=arguments.device,
+        random_weights=arguments.random_weights,
+    )
     path = Path(arguments.output)
     document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
     for spec in arguments.attack:
-        name = f"{Path(arguments.data).stem} {arguments.embeddings} B={arguments.batch_size} {spec}"
+        name = " ".join([_scenario_name(arguments), spec])
         if any(row["name"] == name for row in document["rows"]):
             continue
         document["rows"].append(_attack(target, texts, labels, spec, name, arguments))
@@ -46,16 +52,48 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--random-weights", action="store_true", help="the model's shape alone")
     parser.add_argument("--data", help="tab-separated file with the columns label and text")
     parser.add_argument("--take", default="0:16")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--attack", action="append", default=[])
     parser.add_argument("--embeddings", default="frozen", choices=["frozen", "words-frozen", "trained"])
+    parser.add_argument("--dropout", action="store_true")
+    parser.add_argument("--fedavg", help="steps=S,lr=R")
+    parser.add_argument("--defense", action="append", default=[])
+    parser.add_argument("--know", help="what the attacker is told; by default what the attack's paper assumes")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default="found.json")
     parser.add_argument("--score", help="a file of reconstructions to score")
     return parser.parse_args()
+
+
+def _scenario_name(arguments: argparse.Namespace) -> str:
+    extra = [
+        *(["dropout"] if arguments.dropout else []),
+        *([f"fedavg:{arguments.fedavg}"] if arguments.fedavg else []),
+        *arguments.defense,
+        *([f"know:{arguments.know}"] if arguments.know is not None else []),
+    ]
+    return " ".join([Path(arguments.data).stem, arguments.embeddings, f"B={arguments.batch_size}", *extra])
+
+
+def _scenario(texts: list[str], labels: list[int], arguments: argparse.Namespace, assumed: tuple[str, ...]) -> Scenario:
+    fedavg = None
+    if arguments.fedavg:
+        values = dict(pair.split("=") for pair in arguments.fedavg.split(","))
+        fedavg = FedAvg(steps=int(values["steps"]), lr=float(values["lr"]))
+    told = assumed if arguments.know is None else tuple(fact for fact in arguments.know.split(",") if fact != "none")
+    return Scenario(
+        texts=tuple(texts),
+        labels=tuple(labels),
+        batch_size=arguments.batch_size,
+        client=ClientSettings(dropout=arguments.dropout, embeddings=arguments.embeddings, fedavg=fedavg),
+        defenses=tuple(parse_defense(text) for text in arguments.defense),
+        facts=told if arguments.batch_size == 1 else (*told, "batch-size"),
+        seed=arguments.seed,
+    )
 
 
 def _attack(
@@ -64,20 +102,17 @@ def _attack(
     head, *settings = spec.split(",")
     kind, _, preset = head.partition(":")
     attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
-    client = Client(target, embeddings=arguments.embeddings, seed=arguments.seed)
-    size = arguments.batch_size
-    batches = [slice(start, start + size) for start in range(0, len(texts), size)]
-    updates = [client.update(texts[b], labels[b]) for b in batches]
-    known = [Knowledge(labels=tuple(labels[b]), lengths=target.encode(texts[b]).lengths) for b in batches]
+    cases = list(_scenario(texts, labels, arguments, attack.assumes).cases(target))
     started = time.perf_counter()
-    found = attack.many(target, updates, known, seed=arguments.seed)
+    found = attack.many(target, [c.update for c in cases], [c.knowledge for c in cases], seed=arguments.seed)
     seconds = time.perf_counter() - started
     print(f"{name}: {seconds:.1f} s, {seconds / len(texts):.2f} s a sentence", flush=True)
-    references = [target.encode(texts[b]) for b in batches]
+    references = [target.encode(case.texts) for case in cases]
     return {
         "name": name,
         "settings": repr(attack),
         "seconds": seconds,
+        "each": [result.seconds for result in found],
         "sentences": len(texts),
         "references": [[r[m].tolist() for r, m in zip(t.ids, t.mask, strict=True)] for t in references],
         "reconstructions": [result.token_ids for result in found],

@@ -26,14 +26,25 @@ QUICK: dict[str, dict[str, str]] = {
     "tag": {"steps": "3"},
     "lamp": LAMP | {"alpha_lm": "0"},
     "lamp-l2l1": LAMP | {"alpha_lm": "0"},
+    "edr": {"iterations": "3", "starts": "2", "adjusted": "1", "adjustments": "1", "attempts": "1"},
+    "fet": {"population": "8", "generations": "3", "hall_of_fame": "2", "iterations": "2"},
+    "grab": {"steps": "3", "starts": "3", "permutations": "3", "rounds": "2", "passes": "1", "polish": "1"},
+    "sieve": {},
 }
 """Settings that make an attack take a moment."""
+
+CLASSIFIERS_ONLY = {"edr", "fet"}
+"""They read tokens from the rows of the word embeddings' gradient, all of which an output layer that is tied fills."""
 
 TEXTS = ["the cat sat on a mat", "dog ran"]
 LABELS = [1, 0]
 
 every_attack = pytest.mark.parametrize("attack", list(QUICK))
 every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+every_attack_and_kind = pytest.mark.parametrize(
+    ("attack", "family", "task"),
+    [(a, *kind) for a in QUICK for kind in TARGET_KINDS if a not in CLASSIFIERS_ONLY or kind[1] == "classification"],
+)
 
 
 def quick(name: str) -> Attack:
@@ -61,8 +72,7 @@ def timeless(result: Reconstruction) -> Reconstruction:
 # --- every attack on every kind of target --------------------------------------------------------------------------
 
 
-@every_attack
-@every_kind
+@every_attack_and_kind
 def test_a_reconstruction_has_the_right_shape_and_says_where_it_comes_from(
     attack: str, family: str, task: Task
 ) -> None:
@@ -79,8 +89,7 @@ def test_a_reconstruction_has_the_right_shape_and_says_where_it_comes_from(
     assert result.tokenizer is target.tokenizer
 
 
-@every_attack
-@every_kind
+@every_attack_and_kind
 def test_special_tokens_stand_at_their_places_and_nowhere_else(attack: str, family: str, task: Task) -> None:
     target, _, _, result = attacked(attack, family, task)
     before, after = target.special_tokens
@@ -90,8 +99,7 @@ def test_special_tokens_stand_at_their_places_and_nowhere_else(attack: str, fami
         assert not set(inner) & set(impossible_words(target).tolist())
 
 
-@every_attack
-@every_kind
+@every_attack_and_kind
 def test_the_same_seed_gives_the_same_result_and_another_seed_another_start(
     attack: str, family: str, task: Task
 ) -> None:
@@ -101,8 +109,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another_start(
     assert first.history[0].loss != other.history[0].loss
 
 
-@every_attack
-@every_kind
+@every_attack_and_kind
 def test_an_attack_leaves_target_update_and_random_state_alone(attack: str, family: str, task: Task) -> None:
     target = small_target(family, task)
     update, known = captured(target)
@@ -122,7 +129,18 @@ def test_an_attack_leaves_target_update_and_random_state_alone(attack: str, fami
 def test_attacks_take_what_each_kind_of_client_sends(attack: str, embeddings: str) -> None:
     target = small_target("bert")
     update, known = captured(target, embeddings=embeddings)
-    assert math.isfinite(quick(attack)(target, update, known).loss)
+    if all(NEEDS[need](target, update) for need in find_attack(attack).needs):
+        assert math.isfinite(quick(attack)(target, update, known).loss)
+    else:
+        with pytest.raises(GradleakError, match=f"{attack} needs .* gradients; this update has none"):
+            quick(attack)(target, update, known)
+
+
+@pytest.mark.parametrize("attack", sorted(CLASSIFIERS_ONLY & set(QUICK)))
+def test_attacks_on_classifiers_refuse_a_language_model(attack: str) -> None:
+    target = small_target("gpt2", "causal-lm")
+    with pytest.raises(GradleakError, match=f"{attack} .*classifier.* causal-lm model"):
+        quick(attack)(target, *captured(target))
 
 
 @every_attack

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -69,7 +71,8 @@ def test_polishing_puts_known_words_in_order() -> None:
     ids = target.encode(["his money lost all my father"]).ids[None, None]
     victims = [type("V", (), {"gradient": update.gradient(), "knowledge": known, "generator": torch.Generator()})()]
     guess, _ = attack._first_guess(target, victims)
-    found = attack._polished(target, attack._matcher(target, victims), guess, ids)
+    guess = replace(guess, embeddings=target.embed(ids))
+    found = attack._polished(target, attack._matcher(target, victims), guess)
     assert target.decode(found.token_ids[0]) == text[0]
     assert found.loss < 1e-6
 

@@ -314,17 +314,18 @@ def test_layers_without_a_rule_fall_back_to_autograd(bert: Target) -> None:
     assert close(gradients["inputs"], slopes[0], torch.float64)
 
 
-def test_entries_that_are_built_again_give_the_same_gradients(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_are_built_part_by_part_give_the_same_gradients(
+    bert: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = bert.to(dtype=torch.float64)
     observed = observe(target, embeddings="frozen")
     base = draw(target, (1, 3, 2, 5), seed=1, embedded=True)
     candidates = Candidates(base.inputs.requires_grad_(), base.mask, base.labels)
-    kept = Matcher(target, observed, L2L1()).gradients(candidates)
-    monkeypatch.setattr(sums_module, "MANY_ENTRIES", 0)
+    whole = Matcher(target, observed, L2L1()).gradients(candidates)
     monkeypatch.setattr(sums_module, "MOST_ENTRIES", 1)
-    rebuilt = Matcher(target, observed, L2L1()).gradients(candidates)
-    assert close(rebuilt[0], kept[0], torch.float64)
-    assert close(rebuilt[1]["inputs"], kept[1]["inputs"], torch.float64)
+    parts = Matcher(target, observed, L2L1()).gradients(candidates)
+    assert close(parts[0], whole[0], torch.float64)
+    assert close(parts[1]["inputs"], whole[1]["inputs"], torch.float64)
 
 
 def test_memory_counts_what_grows_with_candidates_alone(bert: Target) -> None:

@@ -5,7 +5,12 @@ To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, 
 
 from gradleak.attacks.base import ATTACKS, Attack, Finding, Victim, find_attack, register
 from gradleak.attacks.dlg import Dlg
+from gradleak.attacks.edr import Edr
+from gradleak.attacks.fet import Fet
+from gradleak.attacks.grab import Grab
 from gradleak.attacks.lamp import Lamp, LampL2L1
+from gradleak.attacks.lti import Lti, LtiP
+from gradleak.attacks.sieve import Sieve
 from gradleak.attacks.tag import Tag
 
 DEFAULT_ATTACK = "lamp"
@@ -15,9 +20,15 @@ __all__ = [
     "DEFAULT_ATTACK",
     "Attack",
     "Dlg",
+    "Edr",
+    "Fet",
     "Finding",
+    "Grab",
     "Lamp",
     "LampL2L1",
+    "Lti",
+    "LtiP",
+    "Sieve",
     "Tag",
     "Victim",
     "find_attack",

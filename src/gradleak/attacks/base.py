@@ -19,7 +19,9 @@ from gradleak.version import __version__
 
 NEEDS: dict[str, Callable[[Target, Update], bool]] = {
     "word-embedding gradients": lambda target, update: target.word_parameters <= update.tensors.keys(),
-    "attention gradients": lambda target, update: target.layers[0].query.weight in update.tensors,
+    "attention gradients": lambda target, update: (
+        bool(target.layers) and target.layers[0].query.weight in update.tensors
+    ),
     "classifier gradients": lambda target, update: f"{target.classifier}.weight" in update.tensors,
     "gradients of layers": lambda target, update: bool(update.tensors.keys() - target.embedding_parameters),
 }
@@ -44,6 +46,7 @@ class Finding:
     loss: float
     history: tuple[Glimpse, ...] = ()
     notes: tuple[str, ...] = ()
+    verified: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +153,7 @@ class Attack(ABC):
             model_hash=target.fingerprint,
             history=finding.history,
             notes=finding.notes,
+            verified=finding.verified,
             tokenizer=target.tokenizer,
         )
 
@@ -176,7 +180,8 @@ def _alike(target: Target, updates: Sequence[Update], knowledge: Sequence[Knowle
         return []
     groups: dict[Any, list[int]] = {}
     for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
-        alike = (frozenset(update.tensors), known.sequences, known.labels is None, known.lengths is None, known.longest)
+        told = (known.sequences, known.labels is None, known.lengths is None, known.longest, known.dropout)
+        alike = (frozenset(update.tensors), told, known.defenses)
         groups.setdefault(alike, []).append(number)
     size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
     # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from gradleak.attacks.guesses import Slots, pick_starts
 from gradleak.matching import Candidates, Matcher
 from gradleak.search import rearrange
 from gradleak.targets import Target
+from gradleak.targets.dropout import DropoutSite
 
 Watcher = Callable[[int, "Guess"], None]
 Penalty = Callable[[Tensor, Tensor], Tensor]
@@ -29,7 +31,7 @@ class Descent:
         decay: factor of the learning rate at every `decay_every` steps.
         decay_every: see `decay`.
         linear: let the learning rate fall to zero in a straight line instead.
-        clip: greatest norm of one guess's gradient; 0 for no limit.
+        clip: greatest norm of the gradient by one guess's embeddings; 0 for no limit.
     """
 
     steps: int
@@ -54,33 +56,96 @@ class Guess:
     Attributes:
         slots: the frame that the embeddings stand in.
         embeddings: word embeddings.
-        labels: classes `[V, starts, B]`; or, where they are searched too, logits `[V, starts, B, (T,) classes]`.
+        labels: classes `[V, starts, B]`, or token ids `[V, starts, B, T]` of a language model; or, where they are
+            searched too, logits `[V, starts, B, (T,) classes]`.
         losses: the best distance of each start so far `[V, starts]`.
+        dropout: masks by dropout site `[V, starts, B, *shape of the site]`; empty if no dropout is assumed.
+        sites: the dropout sites of the masks.
     """
 
     slots: Slots
     embeddings: Tensor
     labels: Tensor
     losses: Tensor
+    dropout: Mapping[str, Tensor] = field(default_factory=dict)
+    sites: Mapping[str, DropoutSite] = field(default_factory=dict)
 
     def candidates(self, target: Target) -> Candidates:
         """Return the guess as candidates of the engine."""
         labels = self.labels.softmax(dim=-1) if self.labels.is_floating_point() else self.labels
-        return Candidates(self.slots.fill(target, self.embeddings), self.slots.mask, labels)
+        return Candidates(self.slots.fill(target, self.embeddings), self.slots.mask, labels, self.dropout)
 
     def victim(self, number: int) -> Guess:
         """Return one victim's guess."""
-        parts = (tensor[number : number + 1] for tensor in (self.embeddings, self.labels, self.losses))
-        return Guess(self.slots.victim(number), *parts)
+        return self._each(self.slots.victim(number), lambda tensor: tensor[number : number + 1])
+
+    def victims(self, chosen: Sequence[int]) -> Guess:
+        """Return some victims' guesses."""
+        index = torch.tensor(chosen, dtype=torch.long, device=self.losses.device)
+        slots = Slots(*(tensor[index] for tensor in vars(self.slots).values()))
+        return self._each(slots, lambda tensor: tensor[index])
+
+    def sequence(self, number: int) -> Guess:
+        """Return one sequence of every batch."""
+
+        def part(tensor: Tensor) -> Tensor:
+            return tensor[:, :, number : number + 1]
+
+        slots = Slots(*(part(tensor) for tensor in vars(self.slots).values()))
+        dropout = {name: part(mask) for name, mask in self.dropout.items()}
+        return Guess(slots, part(self.embeddings), part(self.labels), self.losses, dropout, self.sites)
 
     def starts(self, chosen: Tensor) -> Guess:
         """Return for each victim the chosen starts `[victims, kept]`."""
-        parts = (pick_starts(tensor, chosen) for tensor in (self.embeddings, self.labels, self.losses))
-        return Guess(self.slots.starts(chosen), *parts)
+        return self._each(self.slots.starts(chosen), lambda tensor: pick_starts(tensor, chosen))
 
     def best_starts(self, count: int) -> Guess:
         """Return for each victim the `count` starts with the smallest losses."""
         return self.starts(self.losses.argsort(dim=1)[:, :count])
+
+    def words(self, target: Target) -> tuple[Tensor, Guess]:
+        """Return the nearest words' ids `[V, starts, B, T]`, and the guess with their embeddings."""
+        ids = self.slots.project(target, self.embeddings)
+        labels = ids if target.task == "causal-lm" else self.labels
+        return ids, Guess(self.slots, target.embed(ids), labels, self.losses, self.dropout, self.sites)
+
+    def rearranged(self, orders: Tensor) -> Guess:
+        """Put tokens in another order `[V, starts, B, T]`, and with each what is assumed of its label and dropout.
+
+        An order may take a token several times, and none at all (−1): there is padding then.
+        """
+        return Guess(
+            self.slots.rearranged(orders),
+            rearrange(self.embeddings, orders.clamp(min=0)),
+            rearrange(self.labels, orders.clamp(min=0)) if self.labels_per_token else self.labels,
+            torch.full_like(self.losses, torch.inf),
+            {name: rearrange_mask(mask, orders, self.sites[name]) for name, mask in self.dropout.items()},
+            self.sites,
+        )
+
+    def repeated(self, count: int) -> Guess:
+        """Return every start `count` times in a row, without copying."""
+
+        def repeat(tensor: Tensor) -> Tensor:
+            wide = tensor[:, :, None].expand(*tensor.shape[:2], count, *tensor.shape[2:])
+            return wide.reshape(len(tensor), -1, *tensor.shape[2:])
+
+        return self._each(Slots(*(repeat(tensor) for tensor in vars(self.slots).values())), repeat)
+
+    @property
+    def labels_per_token(self) -> bool:
+        """Whether labels are those of a language model, one for each token."""
+        return self.labels.ndim == (5 if self.labels.is_floating_point() else 4)
+
+    def _each(self, slots: Slots, change: Callable[[Tensor], Tensor]) -> Guess:
+        return Guess(
+            slots,
+            change(self.embeddings),
+            change(self.labels),
+            change(self.losses),
+            {name: change(mask) for name, mask in self.dropout.items()},
+            self.sites,
+        )
 
 
 def random_guess(
@@ -107,6 +172,8 @@ def random_guess(
 class Descender:
     """A descent that can be stopped, looked at, rearranged, and continued.
 
+    Embeddings are searched; so are labels that are logits, and the dropout masks that a guess has, within [0, 1].
+
     Args:
         target: the model.
         matcher: the distance to go down.
@@ -121,28 +188,36 @@ class Descender:
         self.best = guess
         self.steps_done = 0
         self._target, self._matcher, self._descent, self._penalty = target, matcher, descent, penalty
-        self._labels = guess.labels
-        searched = guess.labels.is_floating_point()
-        self._variables = [guess.embeddings.clone(), *([guess.labels.clone()] if searched else [])]
+        self._embeddings = guess.embeddings.clone()
+        self._labels = guess.labels.clone()
+        self._masks = {name: mask.clone() for name, mask in guess.dropout.items()}
+        searched = [self._labels] if guess.labels.is_floating_point() else []
+        self._variables = [self._embeddings, *searched, *self._masks.values()]
+        move_label = rearrange if guess.labels_per_token else _stay
+        move_masks = [partial(rearrange_mask, site=guess.sites[name]) for name in self._masks]
+        self._moves: list[Callable[[Tensor, Tensor], Tensor]] = [rearrange, *[move_label] * len(searched), *move_masks]
         kind = torch.optim.AdamW if descent.optimizer == "adamw" else torch.optim.Adam
         self._optimizer = kind(self._variables, lr=descent.lr)
 
     @property
     def now(self) -> Guess:
         """Where the descent is, with the best losses so far."""
-        labels = self._variables[1] if len(self._variables) > 1 else self._labels
-        return Guess(self.best.slots, self._variables[0], labels, self.best.losses)
+        best = self.best
+        return Guess(best.slots, self._embeddings, self._labels, best.losses, self._masks, best.sites)
 
     def run(self, steps: int, watch: Watcher | None = None) -> Guess:
         """Take some steps and return the best state that each start has passed through."""
         for _ in range(steps):
             losses, slopes = self._slopes(self.now)
-            self.best = _keep_better(self.best, self.now, losses)
+            self.best = keep_better(self.best, self.now, losses)
+            slopes[0] = _clipped(slopes[0], self._descent.clip)
             for variable, slope in zip(self._variables, slopes, strict=True):
-                variable.grad = _clipped(slope, self._descent.clip)
+                variable.grad = slope
             for group in self._optimizer.param_groups:
                 group["lr"] = self._descent.rate(self.steps_done)
             self._optimizer.step()
+            for mask in self._masks.values():
+                mask.clamp_(0, 1)
             self.steps_done += 1
             if watch is not None:
                 watch(self.steps_done, self.best)
@@ -150,19 +225,20 @@ class Descender:
 
     def rearrange(self, orders: Tensor) -> None:
         """Put the tokens in another order `[V, starts, B, T]`, and with them what the optimiser remembers of each."""
-        remembered = self._optimizer.state[self._variables[0]]
-        moved = [self._variables[0], *(value for value in remembered.values() if value.ndim > 1)]
-        for tensor in moved:
-            tensor.copy_(rearrange(tensor, orders))
+        for variable, move in zip(self._variables, self._moves, strict=True):
+            remembered = self._optimizer.state[variable].values()
+            for tensor in (variable, *(value for value in remembered if value.shape == variable.shape)):
+                tensor.copy_(move(tensor, orders))
 
     def _slopes(self, guess: Guess) -> tuple[Tensor, list[Tensor]]:
-        """Return the losses, and their gradients by embeddings and, if they are searched, label logits."""
+        """Return the losses, and their gradients by embeddings and, if they are searched, label logits and masks."""
         searched = guess.labels.is_floating_point()
         logits = guess.labels.detach().requires_grad_(searched)
         labels = logits.softmax(dim=-1) if searched else logits
         inputs = guess.slots.fill(self._target, guess.embeddings).detach().requires_grad_()
         leaf = labels.detach().requires_grad_(searched)
-        losses, gradients = self._matcher.gradients(Candidates(inputs, guess.slots.mask, leaf))
+        masks = {name: mask.detach().requires_grad_() for name, mask in guess.dropout.items()}
+        losses, gradients = self._matcher.gradients(Candidates(inputs, guess.slots.mask, leaf, masks))
         slope = gradients["inputs"]
         if self._penalty is not None:
             extra = self._penalty(inputs, guess.slots.mask)
@@ -171,7 +247,15 @@ class Descender:
         slopes = [torch.where(guess.slots.free[..., None], slope, 0.0)]
         if searched:
             slopes.append(torch.autograd.grad(labels, logits, gradients["labels"])[0])
-        return losses, slopes
+        return losses, [*slopes, *(gradients[f"dropout.{name}"] for name in masks)]
+
+
+def rearrange_mask(mask: Tensor, orders: Tensor, site: DropoutSite) -> Tensor:
+    """Apply orders `[V, starts, B, T]` to a dropout mask `[V, starts, B, *shape]`, wherever it counts tokens."""
+    for dim in site.token_dims:
+        index = orders.clamp(min=0).view(*orders.shape[:3], *(-1 if d == dim else 1 for d in range(len(site.shape))))
+        mask = mask.gather(3 + dim, index.expand(*mask.shape[: 3 + dim], orders.shape[3], *mask.shape[4 + dim :]))
+    return mask
 
 
 def descend(target: Target, matcher: Matcher, guess: Guess, descent: Descent, watch: Watcher | None = None) -> Guess:
@@ -187,7 +271,7 @@ def descend(target: Target, matcher: Matcher, guess: Guess, descent: Descent, wa
     return Descender(target, matcher, guess, descent).run(descent.steps, watch)
 
 
-def _keep_better(best: Guess, now: Guess, losses: Tensor) -> Guess:
+def keep_better(best: Guess, now: Guess, losses: Tensor) -> Guess:
     """Keep for each start what had the smaller loss, without asking the device which one that is."""
     better = losses < best.losses
 
@@ -199,7 +283,13 @@ def _keep_better(best: Guess, now: Guess, losses: Tensor) -> Guess:
         choose(now.embeddings.detach(), best.embeddings),
         choose(now.labels.detach(), best.labels),
         choose(losses, best.losses),
+        {name: choose(mask, best.dropout[name]) for name, mask in now.dropout.items()},
+        best.sites,
     )
+
+
+def _stay(tensor: Tensor, _: Tensor) -> Tensor:
+    return tensor
 
 
 def _clipped(slope: Tensor, most: float) -> Tensor:

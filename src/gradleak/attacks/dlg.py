@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.base import Attack, Finding, Victim, register
-from gradleak.attacks.descent import Descent, Guess, descend, random_guess
+from gradleak.attacks.descent import Descent, Guess, Watcher, descend, random_guess
 from gradleak.attacks.guesses import Slots, trimmed
 from gradleak.attacks.inference import known_labels, lengths_to_try
 from gradleak.errors import GradleakError
@@ -85,8 +85,11 @@ class Dlg(Attack):
         names = [name for name in victims[0].gradient if name not in target.word_parameters]
         return Matcher(target, [victim.gradient for victim in victims], self.distance(), names)
 
+    def _lengths_to_try(self, target: Target, victim: Victim) -> tuple[list[list[int]], str | None]:
+        return lengths_to_try(target, victim, self.longest_tried)
+
     def _first_guess(self, target: Target, victims: Sequence[Victim]) -> tuple[Guess, list[list[str]]]:
-        lengths = [lengths_to_try(target, victim, self.longest_tried) for victim in victims]
+        lengths = [self._lengths_to_try(target, victim) for victim in victims]
         labels = [known_labels(target, victim) for victim in victims]
         most = max(len(starts) for starts, _ in lengths)
         padded = [(starts * most)[:most] for starts, _ in lengths]  # who has fewer lengths to try tries them again
@@ -132,12 +135,25 @@ class History:
         self.trails: list[tuple[Glimpse, ...]] = [() for _ in range(victims)]
         self._target, self._total, self._reporter = target, total, reporter
 
-    def __call__(self, step: int, best: Guess) -> None:
-        """Take note of a step; texts are looked at only now and then."""
+    def part(self, done: int, members: Sequence[int]) -> Watcher:
+        """Return a watcher of a later descent: so many steps are done, and these victims are still in it."""
+        return lambda step, best: self(done + step, best, members)
+
+    def __call__(self, step: int, best: Guess, members: Sequence[int] | None = None) -> None:
+        """Take note of a step; texts are looked at only now and then.
+
+        Args:
+            step: its number.
+            best: where the descent was at its best.
+            members: the numbers of the victims that are still in it; all of them by default.
+        """
         self._reporter(step, self._total, lambda: look(self._target, best)[0])
         if step % max(1, self._total // GLIMPSES) == 0:
-            views = look(self._target, best)
-            self.trails = [(*trail, Glimpse(step, *view)) for trail, view in zip(self.trails, views, strict=True)]
+            for victim, view in zip(members or range(len(self.trails)), look(self._target, best), strict=True):
+                trail = self.trails[victim]
+                # A descent that starts again is further away at first than the last one was at its end.
+                seen = Glimpse(step, *view) if not trail or view[0] < trail[-1].loss else replace(trail[-1], step=step)
+                self.trails[victim] = (*trail, seen)
 
 
 def labels_of(target: Target, guess: Guess) -> Tensor | None:

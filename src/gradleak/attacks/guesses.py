@@ -55,6 +55,12 @@ class Slots:
         """Return for each victim the chosen starts `[victims, kept]`."""
         return Slots(*(pick_starts(tensor, chosen) for tensor in (self.ids, self.mask, self.free)))
 
+    def rearranged(self, orders: Tensor) -> Slots:
+        """Return the frame with its places in another order `[V, starts, B, T]`; padding where the order says −1."""
+        taken = orders.clamp(min=0)
+        ids, mask, free = (tensor.gather(-1, taken) for tensor in (self.ids, self.mask, self.free))
+        return Slots(ids, mask & (orders >= 0), free & (orders >= 0))
+
     def fill(self, target: Target, embeddings: Tensor) -> Tensor:
         """Return embeddings with those of special tokens and padding put where they belong."""
         return torch.where(self.free[..., None], embeddings, target.embed(self.ids))

@@ -56,7 +56,8 @@ class GraphCache:
             function: must not wait for the device, and must read nothing that changes but the candidates.
             candidates: the call's argument.
         """
-        key = (kind, tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in candidates.tensors))
+        shapes = tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in candidates.tensors)
+        key = (kind, shapes, torch.backends.cuda.matmul.allow_tf32)
         if candidates.mask.device.type != "cuda":
             return function(candidates)
         if key not in self._seen:  # a call that is made once is not worth a recording

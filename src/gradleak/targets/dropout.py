@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,14 +20,38 @@ from gradleak.targets.target import Target
 
 @dataclass(frozen=True)
 class DropoutSite:
-    """One use of a dropout module: its rate, and the shape of what it drops, per sequence."""
+    """One use of a dropout module.
+
+    Attributes:
+        rate: how much it drops.
+        shape: the shape of what it drops, per sequence.
+        token_dims: which dimensions of that shape count tokens.
+    """
 
     rate: float
     shape: tuple[int, ...]
+    token_dims: tuple[int, ...] = ()
 
 
 def dropout_sites(target: Target, tokens: int) -> dict[str, DropoutSite]:
     """Return all sites of a forward pass over sequences of `tokens` tokens, in order."""
+    sites = _sites(target, tokens)
+    # A dimension counts tokens if it is another where there are more or fewer of them.
+    others = _sites(target, tokens - 1 if tokens > 1 else tokens + 1)
+    return {
+        name: replace(
+            site,
+            token_dims=tuple(
+                dim
+                for dim, (size, other) in enumerate(zip(site.shape, others[name].shape, strict=True))
+                if size != other
+            ),
+        )
+        for name, site in sites.items()
+    }
+
+
+def _sites(target: Target, tokens: int) -> dict[str, DropoutSite]:
     sites: dict[str, DropoutSite] = {}
 
     def note(site: str, module: nn.Dropout, value: Tensor) -> Tensor:

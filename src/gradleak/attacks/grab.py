@@ -1,0 +1,235 @@
+"""GRAB: embeddings and dropout masks by gradient descent, token order by beam search, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.base import Finding, Victim, register
+from gradleak.attacks.descent import Descender, Guess, Watcher
+from gradleak.attacks.dlg import History
+from gradleak.attacks.evidence import looks_noisy, looks_pruned
+from gradleak.attacks.hybrid import Hybrid
+from gradleak.attacks.inference import longest_length
+from gradleak.exchange import Reporter
+from gradleak.matching import L2L1, Distance, Matcher, rough_products
+from gradleak.search import beam_search, shuffle
+from gradleak.targets import Target
+from gradleak.targets.dropout import dropout_sites
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Grab(Hybrid):
+    """GRAB (Feng et al., CCS 2024), algorithms 1 to 3.
+
+    Hyperparameters are those of section 5.1; preset `large` has the tuned ones of section 5.4.1. Where the client uses
+    dropout, or may use it, its masks are searched with the embeddings (`learn_dropout`); labels that are not known are
+    searched, too; where only the longest length is known, beam search ends sequences earlier. An update that was pruned
+    is compared where it is not zero (`pruning_mask`), one with noise in it is compared in direction only
+    (`normalise`); both are seen in the update itself.
+
+    It differs from the paper knowingly: what was learnt of a token's dropout goes with the token when tokens are put in
+    another order; in a batch the beams run through one sequence at a time while the others stay at their best, which
+    lets the engine reuse their gradients; the nearest words of all rounds are taken, continuous or discrete; and they
+    are put in order at the end as LAMP's are here (`polish`, 0 for the published way).
+    """
+
+    name: ClassVar[str] = "grab"
+    paper: ClassVar[str] = "Feng et al. 2024, Uncovering Gradient Inversion Risks in Practical Language Model Training"
+    assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths", "dropout")
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "large": {"linear": True, "clip": 0.5},
+        "fast": {"steps": 300, "starts": 100, "permutations": 100, "rounds": 2, "passes": 2, "beams": 2},
+    }
+
+    optimizer: Literal["adam", "adamw"] = "adamw"
+    starts: int = 2_000
+    permutations: int = 2_000
+    rounds: int = 5
+    passes: int = 5
+    beams: int = 4
+    alpha: float = 0.01
+    squared: bool = True
+    learn_dropout: bool = True
+    pruning_mask: bool = True
+    normalise: bool = True
+    lengths_kept: int = 1
+
+    def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        """Algorithm 1: descend and search in turn; who gains nothing by the search has arrived."""
+        matcher = self._matcher(target, victims)
+        guess, notes = self._first_guess(target, victims)
+        guess = self._with_masks(target, guess, victims)
+        guess = self._best_start(target, matcher, guess, victims)
+        guess = self._best_lengths(target, matcher, guess)
+        room = guess.slots.mask[:, 0].sum(dim=2)  # [victims, sequences]: how long sequences may become
+        history = History(target, len(victims), self.rounds * self.steps, reporter)
+        nearest: dict[int, Guess] = {}
+        going = list(range(len(victims)))
+        for number in range(self.rounds):
+            members, some = going, [victims[victim] for victim in going]
+            watch = history.part(number * self.steps, members)
+            descended = self._continuous(target, matcher, guess, some, watch)
+            words = self._nearest_words(target, matcher, descended)
+            searched = self._discrete(target, matcher, words, some, room[members])
+            for place, victim in enumerate(members):
+                if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
+                    nearest[victim] = searched.victim(place)
+            better = (searched.losses < words.losses).flatten().tolist()
+            going = [victim for victim, gained in zip(members, better, strict=True) if gained]
+            if not going:
+                break
+            guess = searched.victims([place for place, gained in enumerate(better) if gained])
+            matcher = self._matcher(target, [victims[victim] for victim in going])
+        whole = self._matcher(target, victims)
+        return [
+            replace(
+                self._polished(target, whole.victim(victim), nearest[victim]),
+                history=history.trails[victim],
+                notes=tuple(notes[victim]),
+            )
+            for victim in range(len(victims))
+        ]
+
+    def _matcher(self, target: Target, victims: Sequence[Victim]) -> Matcher:
+        """Sections 4.2 and 5.5: L2 + α · L1, of what pruning left and of one norm where there is noise."""
+        names = [name for name in victims[0].gradient if name not in target.word_parameters]
+        gradients = [victim.gradient for victim in victims]
+        distance = L2L1(
+            alpha=self.alpha,
+            squared=self.squared,
+            kept_only=self.pruning_mask and any(looks_pruned(target, gradient) for gradient in gradients),
+            normalised=self.normalise and any(looks_noisy(target, gradient) for gradient in gradients),
+        )
+        return Matcher(target, gradients, distance, names)
+
+    def distance(self) -> Distance:
+        """L2 + α · L1."""
+        return L2L1(alpha=self.alpha, squared=self.squared)
+
+    def _lengths_to_try(self, target: Target, victim: Victim) -> tuple[list[list[int]], str | None]:
+        """Section 5.4.3: where the longest length is known, all sequences start with it and may become shorter."""
+        known = victim.knowledge
+        longest = known.longest or longest_length(target, victim.gradient)
+        if known.lengths is not None or longest is None:
+            return super()._lengths_to_try(target, victim)
+        return [[longest] * (known.sequences or 1)], f"lengths searched, at most {longest}"
+
+    def _with_masks(self, target: Target, guess: Guess, victims: Sequence[Victim]) -> Guess:
+        """Algorithm 1, line 1: Bernoulli masks for every dropout, each victim's from its own stream."""
+        if not self.learn_dropout or any(victim.knowledge.dropout == 0 for victim in victims):
+            return guess
+        tokens = guess.slots.mask.shape[-1]
+        sites = dropout_sites(target, tokens)
+        batch = guess.slots.mask.shape[:3]
+        masks = {name: torch.ones(*batch, *site.shape, dtype=target.dtype) for name, site in sites.items()}
+        for number, victim in enumerate(victims):
+            own = int(guess.slots.mask[number].sum(dim=-1).max())
+            for name, site in sites.items():
+                shape = [own if dim in site.token_dims else size for dim, size in enumerate(site.shape)]
+                kept = torch.rand(*batch[1:], *shape, generator=victim.generator) >= site.rate
+                part: tuple[slice, ...] = (slice(None), slice(None), *(slice(size) for size in shape))
+                masks[name][number][part] = kept.to(target.dtype)
+        return replace(guess, dropout={name: mask.to(target.device) for name, mask in masks.items()}, sites=sites)
+
+    def _continuous(
+        self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim], watch: Watcher
+    ) -> Guess:
+        """Algorithm 2: from the best permutation, descend by embeddings, labels and dropout masks."""
+        guess = self._best_permutation(target, matcher, guess, victims)
+        with rough_products():
+            return Descender(target, matcher, guess, self._descent(self.steps)).run(self.steps, watch)
+
+    def _discrete(
+        self, target: Target, matcher: Matcher, words: Guess, victims: Sequence[Victim], room: Tensor
+    ) -> Guess:
+        """Algorithm 3: several passes of beam search over every sequence, until one changes nothing."""
+        places = torch.arange(words.slots.ids.shape[-1], device=target.device)
+        orders = torch.where(words.slots.mask[:, 0], places, -1)  # [victims, sequences, tokens]
+        for number in range(self.passes):
+            before = orders
+            shuffles = 0 if number else self.permutations // room.shape[1]
+            for sequence in range(room.shape[1]):
+                orders = self._search(target, matcher, words, orders, sequence, victims, shuffles, room)
+            if torch.equal(before, orders):
+                break
+        found = words.rearranged(orders[:, None])
+        return replace(found, losses=matcher(found.candidates(target)))
+
+    def _search(
+        self,
+        target: Target,
+        matcher: Matcher,
+        words: Guess,
+        orders: Tensor,
+        sequence: int,
+        victims: Sequence[Victim],
+        shuffles: int,
+        room: Tensor,
+    ) -> Tensor:
+        """Algorithm 3, lines 1 and 5, for one sequence of every batch: the best order of its own words."""
+        held = matcher
+        if room.shape[1] > 1:
+            held = matcher.holding(words.rearranged(orders[:, None]).candidates(target), sequence)
+        alone = words.sequence(sequence)
+        frame = _Frame(target, alone, room[:, sequence], may_end=victims[0].knowledge.lengths is None)
+
+        def score(tried: Tensor) -> Tensor:
+            return self._order_losses(target, held, alone, tried[:, None, :, None])[:, 0]
+
+        drawn = self._draw_orders(alone, victims, 1 + shuffles, (shuffle,))[:, 0, 1:, 0]
+        drawn = torch.where(alone.slots.mask[:, 0], drawn, -1)
+        start = torch.cat([orders[:, sequence, None], drawn], dim=1)
+        beams, _ = beam_search(start, frame.places, frame.substitute, score, self.beams)
+        changed = orders.clone()
+        changed[:, sequence] = beams[:, 0]
+        return changed
+
+
+class _Frame:
+    """Where one sequence's tokens may stand: beam search puts any of them, or the sequence's end, at any place.
+
+    Args:
+        target: the model.
+        guess: one sequence of each victim, one start.
+        room: how long it may become `[victims]`.
+        may_end: whether its length is searched, too.
+    """
+
+    def __init__(self, target: Target, guess: Guess, room: Tensor, *, may_end: bool) -> None:
+        before, after = target.special_tokens
+        mask, self.free = guess.slots.mask[:, 0, 0], guess.slots.free[:, 0, 0]  # [victims, tokens]
+        self.closing = len(after)
+        self.end = mask.sum(dim=1) - self.closing  # of the tokens that the guess has, where the special ones follow
+        self.room = room - self.closing
+        self.may_end = may_end
+        self.places = range(len(before), mask.shape[1] - self.closing)
+
+    def substitute(self, orders: Tensor, place: int) -> Tensor:
+        """Return orders `[V, beams, T]`, and with every choice for a place `[V, beams × (1 + choices), T]`."""
+        choices = torch.arange(self.places.start, self.places.stop, device=orders.device)
+        ends = (orders >= 0).sum(dim=2)[..., None] - self.closing  # [V, beams, 1]
+        longer = (ends == place) & (place < self.room[:, None, None]) if self.may_end else torch.zeros_like(ends).bool()
+        put = orders[:, :, None].repeat(1, 1, len(choices), 1)
+        put[..., place] = choices
+        fits = self.free[:, None, choices] & ((place < ends) | longer)
+        variants = [
+            orders[:, :, None],
+            torch.where(fits[..., None], self._closed(put, ends + longer.long()), orders[:, :, None]),
+        ]
+        if self.may_end and place > self.places.start:
+            shorter = self._closed(orders[:, :, None], torch.full_like(ends, place))
+            variants.append(torch.where((place < ends)[..., None], shorter, orders[:, :, None]))
+        return torch.cat(variants, dim=2).flatten(1, 2)
+
+    def _closed(self, orders: Tensor, ends: Tensor) -> Tensor:
+        """Let orders `[V, beams, choices, T]` end at `[V, beams, 1]`: special tokens there, and padding after them."""
+        behind = torch.arange(orders.shape[-1], device=orders.device) - ends[..., None]
+        special = self.end[:, None, None, None] + behind
+        return torch.where(behind < 0, orders, torch.where(behind < self.closing, special, -1))

@@ -1,0 +1,51 @@
+"""Beam search over places: at each, every beam is varied, and the best variants go on to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Place = TypeVar("Place")
+
+
+def beam_search(
+    beams: Tensor,
+    places: Iterable[Place],
+    vary: Callable[[Tensor, Place], Tensor],
+    score: Callable[[Tensor], Tensor],
+    width: int,
+) -> tuple[Tensor, Tensor]:
+    """Search for many victims at once.
+
+    Args:
+        beams: where to start `[victims, beams, length]`.
+        places: where to vary, in this order.
+        vary: takes beams and a place; gives variants `[victims, variants, length]`, the beams themselves among them.
+        score: takes states `[victims, states, length]`; gives their losses `[victims, states]`.
+        width: how many beams to keep.
+
+    Returns:
+        The beams that are left `[victims, width, length]` and their losses, the best first.
+    """
+    beams, losses = _keep(beams, score(beams), width)
+    for place in places:
+        tried = vary(beams, place)
+        beams, losses = _keep(tried, score(tried), width)
+    return beams, losses
+
+
+def _keep(states: Tensor, losses: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return the best states, none of them twice as long as there are others."""
+    losses = losses.masked_fill(_seen_before(states), torch.inf)
+    losses, chosen = losses.sort(dim=1, stable=True)
+    rows = torch.arange(len(states), device=states.device)[:, None]
+    return states[rows, chosen[:, :width]], losses[:, :width]
+
+
+def _seen_before(states: Tensor) -> Tensor:
+    """Return which states `[victims, states]` equal one that stands before them."""
+    equal = (states[:, :, None] == states[:, None]).all(dim=-1)
+    return equal.tril(diagonal=-1).any(dim=2)

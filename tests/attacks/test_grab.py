@@ -1,0 +1,222 @@
+"""What GRAB adds: dropout masks, beam search, sequences that end where they want to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import small_target
+from gradleak.attacks import Grab, Victim
+from gradleak.attacks.descent import Descender, Guess, rearrange_mask
+from gradleak.attacks.grab import _Frame
+from gradleak.defenses import defend, parse_defense
+from gradleak.exchange import Knowledge, Update
+from gradleak.federation import Client
+from gradleak.metrics import score_tokens
+from gradleak.targets import Target, load_target
+from gradleak.targets.dropout import dropout_sites
+
+TEXTS = ["the big red dog ran", "a cat sat"]
+SMALL: dict[str, Any] = {
+    "steps": 10, "starts": 5, "permutations": 5, "rounds": 2, "passes": 1, "beams": 2, "polish": 1
+}  # fmt: skip
+
+
+def capture(target: Target, texts: list[str], **client: Any) -> Update:
+    return Client(target, **client).update(texts, [number % 2 for number in range(len(texts))])
+
+
+def first_guess(attack: Grab, target: Target, known: Knowledge, texts: list[str]) -> tuple[Guess, list[Victim]]:
+    update = capture(target, texts, dropout=True)
+    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
+    guess, _ = attack._first_guess(target, victims)
+    return attack._with_masks(target, guess, victims), victims
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2"])
+def test_every_family_that_drops_has_its_masks_learnt(family: str) -> None:
+    target = small_target(family)
+    known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
+    attack = Grab(**SMALL)
+    guess, victims = first_guess(attack, target, known, TEXTS)
+    assert set(guess.dropout) == set(dropout_sites(target, guess.slots.mask.shape[-1]))
+    assert all(set(mask.unique().tolist()) <= {0.0, 1.0} for mask in guess.dropout.values())
+    descender = Descender(target, attack._matcher(target, victims), guess, attack._descent(5))
+    descender.run(5)
+    learnt = descender.now.dropout
+    assert all(((mask >= 0) & (mask <= 1)).all() for mask in learnt.values())
+    assert any((mask % 1 != 0).any() for mask in learnt.values())
+
+
+def test_masks_are_drawn_at_the_clients_rate_and_from_a_victims_own_stream() -> None:
+    target = load_target("tiny", 2)
+    texts = ["the old man walked slowly home and never came back again"]
+    known = Knowledge(labels=[0], lengths=target.encode(texts).lengths, dropout=0.1)
+    guess, _ = first_guess(Grab(**SMALL), target, known, texts)
+    again, _ = first_guess(Grab(**SMALL), target, known, texts)
+    entries = torch.cat([mask.flatten() for mask in guess.dropout.values()])
+    assert float(entries.mean()) == pytest.approx(0.9, abs=0.02)
+    assert all(torch.equal(mask, again.dropout[name]) for name, mask in guess.dropout.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told", "expected"),
+    [({}, 0.1, True), ({}, None, True), ({}, 0.0, False), ({"learn_dropout": False}, 0.1, False)],
+)
+def test_masks_are_learnt_where_the_client_may_drop(
+    settings: dict[str, Any], told: float | None, expected: bool
+) -> None:
+    target = small_target("bert")
+    known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=told)
+    guess, _ = first_guess(Grab(**SMALL | settings), target, known, TEXTS)
+    assert bool(guess.dropout) is expected
+
+
+def test_a_mask_goes_with_its_token() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    sites = dropout_sites(target, 4)
+    order = torch.tensor([[[[0, 2, 1, 3]]]])
+    for site in sites.values():
+        mask = torch.rand(1, 1, 1, *site.shape)
+        moved = rearrange_mask(mask, order, site)
+        for dim in site.token_dims:
+            mask = mask.index_select(3 + dim, order.flatten())
+        assert torch.equal(moved, mask)
+
+
+def test_the_true_masks_and_words_have_no_distance() -> None:
+    """Masks of a client's own dropout explain its gradient: what the search looks for is there to be found."""
+    target = small_target("bert", dtype=torch.float64)
+    known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
+    attack = Grab(**SMALL)
+    guess, victims = first_guess(attack, target, known, TEXTS)
+    truth = replace(guess, embeddings=target.embed(target.encode(TEXTS).ids)[None, None])
+    from gradleak.matching import candidate_gradients
+
+    names = [name for name in victims[0].gradient if name not in target.word_parameters]
+    gradient = {n: g[0, 0] for n, g in candidate_gradients(target, truth.candidates(target), names).items()}
+    matcher = attack._matcher(target, [replace(victims[0], gradient=gradient)])
+    assert float(matcher(truth.candidates(target))) < 1e-12
+    assert float(matcher(replace(truth, dropout={}).candidates(target))) > 1e-6
+
+
+# --- beam search over a sequence -----------------------------------------------------------------------------------
+
+
+def frame(target: Target, length: int, room: int, *, may_end: bool) -> tuple[_Frame, Tensor]:
+    known = Knowledge(labels=[0], lengths=[length])
+    guess, _ = first_guess(Grab(**SMALL, learn_dropout=False), target, known, TEXTS[:1])
+    padded = room - length
+    slots = type(guess.slots)(*(torch.nn.functional.pad(t, (0, padded)) for t in vars(guess.slots).values()))
+    order = torch.where(slots.mask[:, 0], torch.arange(room), -1)
+    return _Frame(target, replace(guess, slots=slots), torch.tensor([room]), may_end=may_end), order
+
+
+def test_every_token_is_tried_at_a_place() -> None:
+    found, order = frame(small_target("bert"), 5, 5, may_end=False)
+    tried = found.substitute(order, 2)[0].tolist()
+    assert tried == [[0, 1, 2, 3, 4], [0, 1, 1, 3, 4], [0, 1, 2, 3, 4], [0, 1, 3, 3, 4]]
+
+
+def test_a_sequence_may_end_at_a_place_or_grow_by_one() -> None:
+    found, order = frame(small_target("bert"), 4, 6, may_end=True)
+    assert order.tolist() == [[[0, 1, 2, 3, -1, -1]]] or order.tolist() == [[0, 1, 2, 3, -1, -1]]
+    order = order.view(1, 1, 6)
+    ended = found.substitute(order, 2)[0].tolist()
+    assert [0, 1, 3, -1, -1, -1] in ended  # the closing token at place 2
+    grown = found.substitute(order, 3)[0].tolist()
+    assert [0, 1, 2, 1, 3, -1] in grown  # a token at place 3, the closing one after it
+    assert found.substitute(order, 4)[0].unique(dim=0).tolist() == [[0, 1, 2, 3, -1, -1]]  # no gaps
+    longest = torch.tensor([[[0, 1, 2, 1, 2, 3]]])
+    assert all(len(o) == 6 for o in found.substitute(longest, 4)[0].tolist())
+
+
+def test_known_lengths_stay() -> None:
+    target = small_target("bert")
+    known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
+    result = Grab(**SMALL)(target, capture(target, TEXTS, dropout=True), known)
+    assert [len(ids) for ids in result.token_ids] == list(known.lengths or ())
+
+
+def test_where_only_the_longest_is_known_no_sequence_is_longer() -> None:
+    target = small_target("bert")
+    longest = max(target.encode(TEXTS).lengths)
+    attack = Grab(**SMALL | {"steps": 30, "passes": 2})
+    result = attack(target, capture(target, TEXTS), Knowledge(batch_size=2, longest=longest, dropout=0.0))
+    assert all(target.min_length <= len(ids) <= longest for ids in result.token_ids)
+    assert result.labels is not None
+    assert f"lengths searched, at most {longest}" in result.notes
+
+
+def test_lengths_that_are_not_told_are_found_with_the_words() -> None:
+    """From the right words in frames that are too long, beam search finds where each sequence ends."""
+    target = load_target("tiny", 2)
+    texts = ["my father lost all his money", "he ran"]
+    update = capture(target, texts)
+    longest = max(target.encode(texts).lengths)
+    known = Knowledge(labels=[0, 1], batch_size=2, longest=longest, dropout=0.0)
+    attack = Grab(**SMALL | {"permutations": 2, "passes": 3, "beams": 4})
+    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
+    guess, _ = attack._first_guess(target, victims)
+    words = target.encode(["my father lost all his money", "he ran ran he ran he"]).ids[None, None]
+    matcher = attack._matcher(target, victims)
+    start = attack._nearest_words(target, matcher, replace(guess, embeddings=target.embed(words)))
+    found = attack._discrete(target, matcher, start, victims, start.slots.mask[:, 0].sum(dim=2))
+    ids, _ = found.words(target)
+    mask = found.slots.mask[0, 0]
+    assert [target.decode(row[keep].tolist()) for row, keep in zip(ids[0, 0], mask, strict=True)] == texts
+    assert float(found.losses) < 1e-4
+
+
+# --- defenses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("defense", "settings", "kept_only", "normalised"),
+    [
+        (None, {}, False, False),
+        ("prune:0.9", {}, True, False),
+        ("prune:0.9", {"pruning_mask": False}, False, False),
+        ("noise:0.01", {}, False, True),
+        ("noise:0.01", {"normalise": False}, False, False),
+    ],
+)
+def test_the_distance_follows_what_was_done_to_the_update(
+    defense: str | None, settings: dict[str, Any], kept_only: bool, normalised: bool
+) -> None:
+    target = load_target("tiny", 2)
+    update = capture(target, TEXTS)
+    if defense:
+        update = defend(update, [parse_defense(defense)], torch.Generator().manual_seed(0))
+    victim = Victim(update.gradient(), Knowledge(), torch.Generator())
+    distance = Grab(**SMALL | settings)._matcher(target, [victim]).distance
+    assert (distance.kept_only, distance.normalised) == (kept_only, normalised)
+
+
+# --- what it is for ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_many_runs() -> None:
+    target = small_target("bert")
+    texts = ["the cat ran", "a dog sat on a mat"] * 32
+    known = Knowledge(batch_size=64, longest=max(target.encode(texts).lengths))
+    result = Grab(**SMALL | {"steps": 2, "rounds": 1})(target, capture(target, texts, dropout=True), known)
+    assert len(result.token_ids) == 64
+
+
+@pytest.mark.slow
+def test_learnt_masks_recover_words_that_dropout_hides() -> None:
+    target = load_target("tiny", 2)
+    texts = ["my father lost all his money", "the old man walked slowly home", "she never spoke about the war"]
+    scores = {True: 0.0, False: 0.0}
+    for text in texts:
+        update = capture(target, [text], dropout=True, seed=1)
+        known = Knowledge(labels=[0], lengths=target.encode([text]).lengths, dropout=0.1)
+        for learn in scores:
+            result = Grab.with_settings("fast", {"learn_dropout": str(learn)})(target, update, known)
+            scores[learn] += score_tokens(result.token_ids, target.encode([text]).ids.tolist(), target.tokenizer).rougeL
+    assert scores[True] > scores[False]
