@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,11 +15,13 @@ from gradleak.errors import GradleakError
 from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import Distance
-from gradleak.matching.factors import Dense, Factor, dense
+from gradleak.matching.factors import Dense, Factor, compact
 from gradleak.matching.graphs import GraphCache
 from gradleak.matching.memory import candidates_at_once, saved_bytes
+from gradleak.matching.outer import outer_products
 from gradleak.matching.sums import Observed, collect
 from gradleak.matching.trace import trace
+from gradleak.matching.trial import trial_of
 from gradleak.targets import Target
 
 T = TypeVar("T")
@@ -53,8 +54,12 @@ class Matcher:
             raise GradleakError(f"the update has no gradient of {missing[0] if missing else 'any parameter compared'}")
         self.target = target
         self.distance = distance
+        self._trial = trial_of(target)
+        self._trusted = self._trial.trusted & set(names)
         self._observed = _observe(target, observed, names)
-        self._trusted = _trusted_parameters(target) & set(names)
+        if not distance.needs_entries:
+            linear = {n: seen for n, seen in self._observed.items() if n in self._trial.linear}
+            self._observed |= {n: replace(seen, outer=outer_products(seen.gradient)) for n, seen in linear.items()}
         self._batch: int | None = None
         self._room: dict[tuple[int, ...], int] = {}
         self._graphs = GraphCache()
@@ -122,9 +127,7 @@ class Matcher:
         if batch > 1:
             with torch.no_grad():
                 rest = self._factors(base.sequences(others), weight=1.0 / batch)
-            held._observed = {
-                name: replace(seen, fixed=dense(rest[name])[:, 0]) for name, seen in self._observed.items()
-            }
+            held._observed = {name: replace(seen, fixed=compact(rest[name])) for name, seen in self._observed.items()}
         return held
 
     def victim(self, number: int) -> Matcher:
@@ -160,7 +163,10 @@ class Matcher:
         slow = self.slow_parameters
         if not candidates.are_tokens and self.target.word_parameters & self._observed.keys():
             raise GradleakError("the word embeddings' gradient needs candidates as token ids")
-        factors: dict[str, Sequence[Factor]] = dict(trace(self.target, candidates, self._trusted, weight=weight))
+        first_only = self._trial.first_only
+        factors: dict[str, Sequence[Factor]] = {
+            **trace(self.target, candidates, self._trusted, weight=weight, first_only=first_only)
+        }
         if slow:
             gradients = autograd_gradients(self.target, candidates, slow, weight=weight)
             factors |= {name: [Dense(values)] for name, values in gradients.items()}
@@ -197,7 +203,10 @@ class Matcher:
             if candidates.mask.shape[:2].numel() == 1:
                 return 1
             one = candidates.part(slice(0, 1), slice(0, 1))
-            standing = [*self.target.parameters.values(), *(seen.gradient for seen in self._observed.values())]
+            standing = [
+                *self.target.parameters.values(),
+                *(t for seen in self._observed.values() for t in seen.tensors),
+            ]
             bytes_each = saved_bytes(lambda: self._distances(one, slice(0, 1)), standing)
             self._room[key] = candidates_at_once(self.target.device, bytes_each, one.mask.numel())
         return self._room[key]
@@ -255,34 +264,3 @@ def _observe(target: Target, observed: Sequence[Mapping[str, Tensor]], names: Se
         name: Observed(stacked[name], square, (square > largest * NUMERICALLY_ZERO**2).to(torch.float64))
         for name, square in squares.items()
     }
-
-
-_TRUST: WeakKeyDictionary[Target, frozenset[str]] = WeakKeyDictionary()
-
-
-def _trusted_parameters(target: Target) -> frozenset[str]:
-    """Return the parameters whose gradient the rules get right, found by trying: once for each target.
-
-    A layer may be used in a way that its rule cannot see (its weight taken by another module, sequences not in the
-    first dimension); such parameters are left to autograd.
-    """
-    if target not in _TRUST:
-        _TRUST[target] = _compare_with_autograd(target)
-    return _TRUST[target]
-
-
-def _compare_with_autograd(target: Target) -> frozenset[str]:
-    generator = torch.Generator().manual_seed(0)
-    tokens = min(5, target.max_length)
-    ids = torch.randint(len(target.word_embeddings), (1, 2, 2, tokens), generator=generator).to(target.device)
-    labels = ids if target.task == "causal-lm" else torch.randint(target.num_labels, (1, 2, 2), generator=generator)
-    trial = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), labels.to(target.device))
-    names = list(target.parameters)
-    by_rules = {name: dense(parts) for name, parts in trace(target, trial, names, weight=0.5).items()}
-    by_autograd = autograd_gradients(target, trial, names)
-    largest = max(gradient.norm() for gradient in by_autograd.values())
-    return frozenset(
-        name
-        for name, gradient in by_rules.items()
-        if (gradient - by_autograd[name]).norm() <= 1e-3 * by_autograd[name].norm() + 1e-5 * largest
-    )

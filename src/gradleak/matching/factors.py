@@ -6,19 +6,25 @@ thousand times larger, is never built:
 
     ⟨dW, G⟩ = Σ_k rows_k · G columns_k          ‖dW‖² = Σ_{k,l} (rows_k · rows_l)(columns_k · columns_l)
 
-Leading dimensions are always `[victims, candidates]`. Sums end in float64: where a candidate is nearly right, a
-distance is a small difference of large sums.
+Leading dimensions are always `[victims, candidates]`; what is the same for all candidates of a victim, such as the
+observed gradient, is kept once: `[victims, 1]`. Sums end in float64: where a candidate is nearly right, a distance is a
+small difference of large sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+# Outer products are kept instead of their sum where they take at least so many times fewer multiplications.
+LEAST_SAVING = 2
 
+
+@dataclass(frozen=True)
 class _Tensors:
     """What all kinds of factors have in common."""
 
@@ -37,6 +43,11 @@ class _Tensors:
         """Whether a graph hangs on the factor."""
         return any(tensor.requires_grad for tensor in self.tensors)
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the factor with every tensor changed."""
+        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if torch.is_tensor(v)}
+        return replace(self, **changed)
+
 
 @dataclass(frozen=True)
 class LowRank(_Tensors):
@@ -49,10 +60,6 @@ class LowRank(_Tensors):
     def terms(self) -> int:
         """Number of outer products of a candidate."""
         return self.rows.shape[2]
-
-    def scaled(self, factor: Tensor) -> LowRank:
-        """Return each candidate's gradient times its factor `[victims, candidates]`."""
-        return LowRank(self.rows * factor[..., None, None], self.columns)
 
     def inner(self, observed: Tensor) -> Tensor:
         """Return the inner products `[victims, candidates]` with observed gradients `[victims, outputs, inputs]`."""
@@ -78,10 +85,6 @@ class Rows(_Tensors):
         """Number of rows that were looked up."""
         return self.index.shape[2]
 
-    def scaled(self, factor: Tensor) -> Rows:
-        """Return each candidate's gradient times its factor `[victims, candidates]`."""
-        return Rows(self.index, self.columns * factor[..., None, None], self.height)
-
     def inner(self, observed: Tensor) -> Tensor:
         """Return the inner products with observed gradients `[victims, height, width]`."""
         victims = torch.arange(len(observed), device=observed.device)[:, None, None]
@@ -99,10 +102,6 @@ class Dense(_Tensors):
     """The gradient itself, for parameters that are small or of an unknown kind."""
 
     values: Tensor  # [victims, candidates, *shape]
-
-    def scaled(self, factor: Tensor) -> Dense:
-        """Return each candidate's gradient times its factor `[victims, candidates]`."""
-        return Dense(self.values * factor.view(*factor.shape, *[1] * (self.values.ndim - 2)))
 
     def inner(self, observed: Tensor) -> Tensor:
         """Return the inner products with observed gradients `[victims, *shape]`."""
@@ -132,9 +131,9 @@ def combine(factors: Sequence[Factor]) -> list[Factor]:
     return merged
 
 
-def inner(factors: Sequence[Factor], observed: Tensor) -> Tensor:
-    """Return the inner products `[victims, candidates]` of a parameter's gradient with the observed ones."""
-    return torch.stack([factor.inner(observed) for factor in factors]).sum(dim=0)
+def inner(factors: Sequence[Factor], shared: Sequence[Factor]) -> Tensor:
+    """Return the inner products `[victims, candidates]` of a parameter's gradient with one that candidates share."""
+    return torch.stack([_inner_with_shared(a, b) for a in factors for b in shared]).sum(dim=0)
 
 
 def squared_norm(factors: Sequence[Factor]) -> Tensor:
@@ -152,24 +151,47 @@ def dense(factors: Sequence[Factor]) -> Tensor:
     return total
 
 
+def few_enough(terms: int, outputs: int, inputs: int) -> bool:
+    """Tell whether so many outer products are worth more than their sum, the matrix, in inner products with others."""
+    return terms * (outputs + inputs) * LEAST_SAVING <= outputs * inputs
+
+
+def compact(factors: Sequence[Factor]) -> list[Factor]:
+    """Return a gradient `[victims, 1, …]` in the form in which inner products with it cost least."""
+    light = (not isinstance(f, LowRank) or few_enough(f.terms, f.rows.shape[3], f.columns.shape[3]) for f in factors)
+    return list(factors) if all(light) else [Dense(dense(factors))]
+
+
+def _inner_with_shared(factor: Factor, shared: Factor) -> Tensor:
+    return factor.inner(shared.values[:, 0]) if isinstance(shared, Dense) else _cross(factor, shared)
+
+
 def _cross(a: Factor, b: Factor) -> Tensor:
     """Return the inner products of two contributions to the same gradient, candidate by candidate."""
     if isinstance(a, Dense) or isinstance(b, Dense):
         return _sum(a.dense() * b.dense())
     if isinstance(a, LowRank) and a is b and _is_cheaper_dense(a):
         return _sum(a.dense().square())
-    return _sum(_overlap(a, b) * torch.matmul(a.columns, b.columns.transpose(-1, -2)))
+    return _sum(_overlap(a, b) * _dots(a.columns, b.columns))
 
 
 def _overlap(a: LowRank | Rows, b: LowRank | Rows) -> Tensor:
     """Return rows_k · rows_l `[victims, candidates, terms of a, terms of b]`."""
     if isinstance(a, LowRank) and isinstance(b, LowRank):
-        return torch.matmul(a.rows, b.rows.transpose(-1, -2))
+        return _dots(a.rows, b.rows)
     if isinstance(a, Rows) and isinstance(b, Rows):
         return (a.index[..., :, None] == b.index[..., None, :]).to(a.columns.dtype)
     if isinstance(a, LowRank) and isinstance(b, Rows):
-        return a.rows.gather(3, b.index[:, :, None, :].expand(*a.rows.shape[:3], b.terms))
+        shape = (len(a.rows), max(a.candidates, b.candidates), a.terms)
+        return a.rows.expand(*shape, -1).gather(3, b.index[:, :, None, :].expand(*shape, -1))
     return _overlap(b, a).transpose(-1, -2)
+
+
+def _dots(a: Tensor, b: Tensor) -> Tensor:
+    """Return a_k · b_l `[victims, candidates, terms of a, terms of b]`; b may be shared by all candidates."""
+    if b.shape[1] > 1 or a.shape[1] == 1:
+        return torch.matmul(a, b.transpose(-1, -2))
+    return torch.matmul(a.flatten(1, 2), b[:, 0].transpose(-1, -2)).view(*a.shape[:3], -1)
 
 
 def _is_cheaper_dense(factor: LowRank) -> bool:

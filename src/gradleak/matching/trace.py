@@ -23,7 +23,9 @@ class _Visit:
     outputs: Tensor
 
 
-def trace(target: Target, candidates: Candidates, names: Collection[str], *, weight: float) -> dict[str, list[Factor]]:
+def trace(
+    target: Target, candidates: Candidates, names: Collection[str], *, weight: float, first_only: Collection[str] = ()
+) -> dict[str, list[Factor]]:
     """Return the candidates' gradients of the named parameters, as far as rules cover them.
 
     Sequences do not see each other, so the gradient of the summed loss with respect to a layer's outputs holds every
@@ -34,6 +36,8 @@ def trace(target: Target, candidates: Candidates, names: Collection[str], *, wei
         candidates: the guesses; where their tensors require a gradient, so do the factors.
         names: the parameters that are wanted.
         weight: what each sequence's loss counts for.
+        first_only: paths of layers that are shown the first token of each sequence alone. What they give is added to
+            all tokens; this is right for the first, and the loss must not depend on the others.
     """
     watched = _layers_with_rules(target.model, names)
     words = target.word_parameters & set(names) if candidates.are_tokens else frozenset()
@@ -44,6 +48,7 @@ def trace(target: Target, candidates: Candidates, names: Collection[str], *, wei
         if words:
             embeddings.requires_grad_()
         handles = [module.register_forward_hook(_recorder(visits, len(embeddings))) for module in watched]
+        handles += [target.model.get_submodule(path).register_forward_pre_hook(_first_token) for path in first_only]
         try:
             with dropout_masks(target, flat.dropout):
                 losses = target.sequence_losses(embeddings, flat.mask, flat.labels)
@@ -89,6 +94,10 @@ def _recorder(visits: list[_Visit], sequences: int) -> Any:  # noqa: ANN401
         return output
 
     return record
+
+
+def _first_token(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (inputs[0][:, :1].contiguous(), *inputs[1:])
 
 
 def _apply_rules(

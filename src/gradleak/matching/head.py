@@ -1,0 +1,111 @@
+"""HeadMatcher: the distance of the last layer's gradient alone, from forward passes alone.
+
+The classifier sees features h and answers with probabilities p, so that the gradient of its weight is Σ (p − y) hᵀ over
+the sequences of a batch and that of its bias Σ (p − y). Nothing has to be propagated back, whatever lies below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gradleak.errors import GradleakError
+from gradleak.matching.candidates import Candidates
+from gradleak.matching.distances import Distance
+from gradleak.matching.factors import Dense, Factor, LowRank, dense
+from gradleak.matching.memory import candidates_at_once
+from gradleak.matching.sums import Observed, collect
+from gradleak.targets import Target
+
+
+class HeadMatcher:
+    """Scores candidates against the observed gradients of a classifier's last layer, as `Matcher` does.
+
+    What follows the forward pass is computed in float64: near the truth a distance is a small difference of large sums.
+
+    Args:
+        target: the model, a classifier.
+        observed: each victim's gradient by parameter name.
+        distance: how two gradients are compared.
+    """
+
+    def __init__(self, target: Target, observed: Sequence[Mapping[str, Tensor]], distance: Distance) -> None:
+        names = {kind: f"{target.classifier}.{kind}" for kind in ("weight", "bias")}
+        self._names = {kind: name for kind, name in names.items() if name in observed[0]}
+        if target.task != "classification" or not self._names:
+            raise GradleakError(f"there is no classifier gradient of {target.name} to compare")
+        self.target = target
+        self.distance = distance
+        self._observed = {name: self._observe(observed, name) for name in self._names.values()}
+
+    @property
+    def victims(self) -> int:
+        """How many observed gradients there are."""
+        return len(next(iter(self._observed.values())).gradient)
+
+    def __call__(self, candidates: Candidates) -> Tensor:
+        """Return the distances `[victims, candidates]` in float64."""
+        return self.compare(candidates)[0]
+
+    def compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Return the distances, and the observed gradients minus the candidates' `[victims, candidates, entries]`."""
+        entries = sum(seen.gradient[0].numel() for seen in self._observed.values())
+        nothing = torch.empty(self.victims, 0, entries, dtype=torch.float64, device=self.target.device)
+        # A forward pass keeps next to nothing: what is useful at once is the limit, not memory.
+        size = candidates_at_once(self.target.device, 0, candidates.mask[:, 0].numel())
+        parts = [candidates.part(slice(None), slice(i, i + size)) for i in range(0, candidates.shape[1], size)]
+        made = [(nothing.sum(dim=2), nothing), *map(self._compare, parts)]
+        distances, differences = (torch.cat(tensors, dim=1) for tensors in zip(*made, strict=True))
+        return distances, differences
+
+    def _compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        factors = self._factors(candidates)
+        rows = [(seen.gradient[:, None] - dense(factors[name])).flatten(2) for name, seen in self._observed.items()]
+        return self.distance(collect(factors, self._observed, self.distance)), torch.cat(rows, dim=2)
+
+    @torch.no_grad()
+    def _factors(self, candidates: Candidates) -> dict[str, list[Factor]]:
+        flat = candidates.flat()
+        features, logits = self._forward(flat)
+        probabilities = torch.softmax(logits.double(), dim=-1)
+        truth = flat.labels if flat.labels.is_floating_point() else functional.one_hot(flat.labels, logits.shape[-1])
+        errors = (probabilities - truth) / candidates.shape[2]
+        rows = errors.view(*candidates.shape, -1)  # [victims, candidates, sequences, classes]
+        gradients: dict[str, Factor] = {
+            "weight": LowRank(rows, features.double().view(*candidates.shape, -1)),
+            "bias": Dense(rows.sum(dim=2)),
+        }
+        return {name: [gradients[kind]] for kind, name in self._names.items()}
+
+    def _forward(self, flat: Candidates) -> tuple[Tensor, Tensor]:
+        """Return what goes into the classifier `[sequences, width]`, and what comes out of it.
+
+        Candidates of a batch often differ in one sequence, and labels do not matter here: each sequence runs once.
+        """
+        if not flat.are_tokens:
+            return self._features(flat.inputs, flat.mask)
+        rows, which = torch.unique(torch.where(flat.mask, flat.inputs, -1), dim=0, return_inverse=True)
+        features, logits = self._features(self.target.embed(rows.clamp(min=0)), rows >= 0)
+        return features[which], logits[which]
+
+    def _features(self, embeddings: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        model, seen = self.target.model, []
+
+        def record(_: Any, inputs: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+            seen.append(inputs[0])
+
+        handle = model.get_submodule(self.target.classifier).register_forward_pre_hook(record)
+        try:
+            logits = self.target.family.logits(model, embeddings, mask, self.target.task)
+        finally:
+            handle.remove()
+        return seen[0], logits
+
+    def _observe(self, observed: Sequence[Mapping[str, Tensor]], name: str) -> Observed:
+        stacked = torch.stack([gradient[name].to(self.target.device, torch.float64) for gradient in observed])
+        squared = stacked.flatten(1).square().sum(dim=1)
+        return Observed(stacked, squared, torch.ones_like(squared))
