@@ -30,7 +30,7 @@ def main() -> None:
     """Run attacks, or score what they found."""
     arguments = _arguments()
     if arguments.score:
-        _score(Path(arguments.score))
+        _score([Path(path) for path in arguments.score])
         return
     texts, labels = _read(Path(arguments.data), arguments.take)
     target = load_target(
@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default="found.json")
-    parser.add_argument("--score", help="a file of reconstructions to score")
+    parser.add_argument("--score", nargs="+", help="files of reconstructions to score")
     return parser.parse_args()
 
 
@@ -128,14 +128,14 @@ def _read(path: Path, take: str) -> tuple[list[str], list[int]]:
     return [row["text"] for row in rows[first:last]], [int(row["label"]) for row in rows[first:last]]
 
 
-def _score(path: Path) -> None:
+def _score(paths: list[Path]) -> None:
     import numpy as np
 
     from gradleak.metrics import score_tokens
 
     tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that BERT and MiniLM share
     print(f"{'run':<56}{'n':>4}{'ROUGE-1':>20}{'ROUGE-2':>20}{'ROUGE-L':>20}{'exact':>8}{'s each':>8}")
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in (row for path in paths for row in json.loads(path.read_text(encoding="utf-8"))["rows"]):
         pairs = zip(row["reconstructions"], row["references"], strict=True)
         scores = [score for a, b in pairs for score in score_tokens(a, b, tokenizer).sentences]
         values = np.array([[s.rouge1, s.rouge2, s.rougeL, s.exact] for s in scores])

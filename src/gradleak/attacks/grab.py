@@ -45,7 +45,7 @@ class Grab(Hybrid):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"linear": True, "clip": 0.5},
-        "fast": {"steps": 300, "starts": 100, "permutations": 100, "rounds": 2, "passes": 2, "beams": 2},
+        "fast": {"steps": 300, "starts": 100, "permutations": 100, "rounds": 1, "passes": 2, "beams": 2, "polish": 2},
     }
 
     optimizer: Literal["adam", "adamw"] = "adamw"

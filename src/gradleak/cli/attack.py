@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
-from gradleak.cli.parsing import check_output, parse_know, parse_settings
+from gradleak.cli.parsing import check_output, parse_duration, parse_know, parse_settings
 from gradleak.cli.plans import full_overview, plan_captured, plan_simulation
 from gradleak.cli.running import carry_out
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
@@ -26,6 +26,7 @@ def attack(
     name: o.AttackName = None,
     preset: o.Preset = "paper",
     settings: o.Settings = None,
+    budget: o.Budget = None,
     know: o.Know = None,
     lengths: o.Lengths = None,
     model: o.Model = None,
@@ -62,7 +63,12 @@ def attack(
     check_output(json_file)
     from gradleak.attacks import DEFAULT_ATTACK, find_attack
 
-    built = find_attack(name or DEFAULT_ATTACK).with_settings(preset, parse_settings(settings))
+    chosen_settings = parse_settings(settings)
+    if budget is not None:
+        if (name or DEFAULT_ATTACK) != "auto":
+            raise GradleakError(f"--budget is for --attack auto; {name} runs to its end")
+        chosen_settings["budget"] = str(parse_duration(budget, "--budget"))
+    built = find_attack(name or DEFAULT_ATTACK).with_settings(preset, chosen_settings)
     chosen = ModelChoice(model, num_labels, task, random_weights, allow_pickle, trust_remote_code, device)
     if update is not None:
         plan = plan_captured(update, chosen, labels, lengths, batch_size, seed)

@@ -120,6 +120,8 @@ class Screen:
                 rows.append(("private", reference))
             rows.append(("reconstruction", self._found(outcome, index, reference)))
         rows.extend(("note", note) for note in found.notes)
+        if found.verified:
+            rows.append(("verified", "this text explains the whole update: it is what the client trained on"))
         if outcome.scores is not None and count > 1:  # those of a single batch are the summary
             rows.append(("scores", _score_words(outcome.scores.as_dict())))
         rows.append(("loss", f"{found.loss:.4g} after {found.seconds:.1f} s"))

@@ -161,6 +161,15 @@ Settings = Annotated[
         rich_help_panel=ATTACK,
     ),
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="With --attack auto: how long to try, for each update (90s, 5m, 1h). [dim]\\[default: 60s][/dim]",
+        show_default=False,
+        rich_help_panel=ATTACK,
+    ),
+]
 Know = Annotated[
     str | None,
     typer.Option(

@@ -55,6 +55,18 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     return settings
 
 
+def parse_duration(text: str, option: str) -> float:
+    """Read `90s`, `5m` or `1h` as seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    try:
+        seconds = float(text[:-1]) * units[text[-1]]
+    except (ValueError, KeyError, IndexError):
+        seconds = float("nan")
+    if not 0 < seconds < float("inf"):
+        raise GradleakError(f"{option} takes a time as 90s, 5m or 1h, not '{text}'")
+    return seconds
+
+
 def parse_fedavg(text: str | None) -> FedAvg | None:
     """Read `steps=4,lr=5e-5,batch=1`."""
     from gradleak.federation import FedAvg
