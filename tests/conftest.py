@@ -32,6 +32,10 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": None, "eos_token_id": None},
 }
+SMALL_WITHOUT_ATTENTION: dict[str, dict[str, Any]] = {
+    "textcnn": {"embedding_size": 12, "filters": 16, "windows": (2, 3)},
+    "lstm": {"embedding_size": 12, "hidden_size": 16},
+}
 FAMILY_NAMES = tuple(SMALL)
 TARGET_KINDS: list[tuple[str, Task]] = [*((name, "classification") for name in SMALL), ("gpt2", "causal-lm")]
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "big", *string.ascii_lowercase[1:], ".", ","]
@@ -74,7 +78,7 @@ def small_target(
         "pad_token_id": 0,
         "num_labels": num_labels,
     }
-    config = AutoConfig.for_model(family, **settings, **SMALL[family] | changes)
+    config = AutoConfig.for_model(family, **settings, **(SMALL | SMALL_WITHOUT_ATTENTION)[family] | changes)
     with torch.random.fork_rng():
         model = _build(config, task)
     initialise(model, [name for name, _ in model.named_parameters()], seed=seed, scale=0.2)

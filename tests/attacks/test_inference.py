@@ -7,7 +7,14 @@ import torch
 
 from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
 from gradleak.attacks import Dlg, Victim
-from gradleak.attacks.inference import known_labels, lengths_to_try, longest_length, single_label
+from gradleak.attacks.inference import (
+    known_labels,
+    lengths_to_try,
+    longest_length,
+    observed_tokens,
+    single_label,
+    used_rows,
+)
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
 from gradleak.targets import Target, Task
@@ -158,3 +165,31 @@ def test_an_attack_without_any_knowledge_gives_a_text_of_a_length_it_tried(famil
     assert math.isfinite(result.loss)
     assert f"lengths {shortest} to 8 tried" in result.notes
     assert result.history[-1].step <= steps + steps // 10
+
+
+# --- tokens --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize(
+    "texts", [["dog"], [TEXT], ["the cat sat on the mat", "dog ran , the cat ran"]], ids=["single", "one", "two"]
+)
+def test_tokens_are_read_from_the_word_gradient_each_once(family: str, texts: list[str]) -> None:
+    target = small_target(family)
+    update = Client(target, embeddings="trained").update(texts, [0, 1][: len(texts)])
+    expected = {token for text in texts for token in target.tokenizer(text, add_special_tokens=False)["input_ids"]}
+    assert observed_tokens(target, update.gradient()).tolist() == sorted(expected)
+
+
+def test_an_unknown_word_is_seen_and_special_tokens_are_not(bert: Target) -> None:
+    update = Client(bert, embeddings="trained").update(["the zebra"], [0])
+    assert observed_tokens(bert, update.gradient()).tolist() == sorted(
+        bert.tokenizer.convert_tokens_to_ids(["[UNK]", "the"])
+    )
+
+
+def test_rows_of_rounding_noise_count_as_unused() -> None:
+    table = torch.zeros(6, 4)
+    table[1], table[3], table[4, 2] = 1.0, 1e-9, -1e-3
+    assert used_rows(table).tolist() == [1, 4]
+    assert used_rows(torch.zeros(6, 4)).tolist() == []

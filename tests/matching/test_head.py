@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, small_target
 from gradleak.errors import GradleakError
 from gradleak.federation import Client
-from gradleak.matching import DISTANCES, Candidates, Matcher, select_parameters
+from gradleak.matching import DISTANCES, Candidates, Matcher, autograd_gradients, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.targets import Target
 
@@ -65,6 +65,19 @@ def test_the_truth_has_no_distance_and_parts_do_not_matter(bert: Target, monkeyp
     monkeypatch.setattr("gradleak.matching.head.candidates_at_once", lambda *_: 2)
     assert_close(matcher(candidates), whole, rtol=1e-5, atol=0)
     assert matcher(candidates.part(slice(None), slice(0, 0))).shape == (1, 0)
+
+
+def test_differences_are_those_of_the_gradients_themselves(bert: Target) -> None:
+    bert.to(dtype=torch.float64)
+    observed, candidates = gradients(bert), guesses(bert)
+    matcher = HeadMatcher(bert, observed, DISTANCES["squared-l2"]())
+    distances, differences = matcher.compare(candidates)
+    assert_close(distances, matcher(candidates))
+    names = ["classifier.weight", "classifier.bias"]
+    whole = autograd_gradients(bert, candidates, names)
+    expected = [torch.stack([g[name] for g in observed])[:, None] - whole[name] for name in names]
+    assert_close(differences, torch.cat([part.flatten(2) for part in expected], dim=2))
+    assert_close(differences.square().sum(dim=2), distances)
 
 
 def test_each_sequence_runs_once(bert: Target) -> None:

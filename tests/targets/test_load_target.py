@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from conftest import SMALL, TARGET_KINDS, small_target
+from conftest import SMALL, SMALL_WITHOUT_ATTENTION, TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import MODELS, Target, Task, load_target, resolve_device
 from gradleak.targets.registry import Entry
@@ -334,9 +334,9 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def shrunk(entry: Entry) -> Entry:
     """Return a registry entry whose architecture is as small as the tests' models; its vocabulary stays."""
-    kind = entry.architecture["model_type"]
-    sizes = SMALL[kind].keys() - {"bos_token_id", "eos_token_id", "hidden_dropout_prob", "attention_probs_dropout_prob"}
-    return dataclasses.replace(entry, architecture={**entry.architecture, **{key: SMALL[kind][key] for key in sizes}})
+    small = (SMALL | SMALL_WITHOUT_ATTENTION)[entry.architecture["model_type"]]
+    sizes = small.keys() - {"bos_token_id", "eos_token_id", "hidden_dropout_prob", "attention_probs_dropout_prob"}
+    return dataclasses.replace(entry, architecture={**entry.architecture, **{key: small[key] for key in sizes}})
 
 
 @pytest.mark.parametrize("name", NAMES_WITH_WEIGHTS_ELSEWHERE)
@@ -348,7 +348,7 @@ def test_every_name_can_be_built_with_random_weights_and_no_network(name: str, m
     assert target.decode(tokens.ids[0].tolist()) == "the cat sat on the mat."
     assert tokens.ids.max() < len(target.word_embeddings)
     assert target.num_labels == 3
-    assert target.max_length == {"gpt2": 1024, "roberta": 513}.get(target.family.name, 512)
+    assert target.max_length == {"gpt2": 1024, "roberta": 513, "textcnn": 256, "lstm": 256}.get(target.family.name, 512)
     loss = target.loss_with({}, tokens.ids, tokens.mask, torch.tensor([0, 2]))
     assert loss.isfinite()
     assert load_target(name, 3, seed=1, random_weights=True).fingerprint == target.fingerprint

@@ -3,6 +3,7 @@
 To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, and add `@register`.
 """
 
+from gradleak.attacks.auto import Auto
 from gradleak.attacks.base import ATTACKS, Attack, Finding, Victim, find_attack, register
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.edr import Edr
@@ -13,12 +14,13 @@ from gradleak.attacks.lti import Lti, LtiP
 from gradleak.attacks.sieve import Sieve
 from gradleak.attacks.tag import Tag
 
-DEFAULT_ATTACK = "lamp"
+DEFAULT_ATTACK = "auto"
 
 __all__ = [
     "ATTACKS",
     "DEFAULT_ATTACK",
     "Attack",
+    "Auto",
     "Dlg",
     "Edr",
     "Fet",

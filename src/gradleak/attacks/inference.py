@@ -25,13 +25,38 @@ def single_label(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
     return int(bias.argmin())
 
 
+def used_rows(table: Tensor) -> Tensor:
+    """Return the numbers of the rows of an embedding table's gradient that are not zero, in order.
+
+    Only rows that were looked up get a gradient (Melis et al. 2019).
+    """
+    size = table.abs().amax(dim=1)
+    return torch.nonzero(size > size.max() * ROW_IS_ZERO).flatten()
+
+
+def observed_tokens(target: Target, gradient: Mapping[str, Tensor]) -> Tensor:
+    """Return the ids of all tokens of the private texts, each once and in order, from the word embeddings' gradient.
+
+    Special tokens that frame every text, and padding, are left out: where they stand is known. The unknown token stays
+    in, because a text may hold it. (FET, section 4.1; EDR, section 4.1.)
+
+    Args:
+        target: the model, a classifier: where the output layer shares the table, every row has a gradient.
+        gradient: gradients by name, that of the word embeddings among them.
+    """
+    (table,) = target.word_parameters
+    ids = used_rows(gradient[table])
+    before, after = target.special_tokens
+    frame = torch.tensor([*before, *after, target.tokenizer.pad_token_id], device=ids.device)
+    return ids[~torch.isin(ids, frame)]
+
+
 def longest_length(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
     """Return the number of tokens of the longest sequence from the position embeddings' gradient, if it was sent."""
-    rows = gradient.get(f"{target.family.position_embedding}.weight")
-    if rows is None:
+    table = gradient.get(f"{target.family.position_embedding}.weight")
+    if table is None:
         return None
-    size = rows.abs().amax(dim=1)
-    used = torch.nonzero(size > size.max() * ROW_IS_ZERO).flatten()
+    used = used_rows(table)
     if not len(used):
         return None
     last = int(used.max()) - target.family.position_offset(target.config)

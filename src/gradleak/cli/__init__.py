@@ -1,7 +1,7 @@
 """The command line: parses, calls the API, draws.
 
 app        the commands, and how errors become one line and an exit code
-options    every option, written once
+options, invert_options    every option, written once
 parsing    from an option's text to a value
 scenario   from options to target, private text and a scenario
 running    attacks on many batches, group by group
@@ -11,7 +11,7 @@ matches    which tokens of a reconstruction are right
 plans      what is going to be attacked, and the overview of it
 records    the JSON file
 words      counts in words
-attack, capture, demo, listing, study, study_show   one command each
+attack, capture, demo, invert, listing, study, study_show   one command each
 study_progress   what is shown while a study runs
 
 Nothing here imports torch when it is imported: `--help` must answer at once.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gradleak.cli import attack, capture, demo, listing, study
+from gradleak.cli import attack, capture, demo, invert, listing, study
 from gradleak.errors import GradleakError
 from gradleak.version import __version__
 
@@ -51,6 +51,7 @@ app.command(epilog="Example: gradleak capture 'the patient was given ten milligr
     capture.capture
 )
 app.command("list", epilog="Example: gradleak list attacks")(listing.show)
+app.add_typer(invert.app)
 app.add_typer(study.app)
 
 

@@ -62,7 +62,9 @@ def models() -> list[Row]:
             "name": name,
             "description": entry.description,
             "weights": "embedded"
-            if entry.hub_id is None
+            if name == "tiny"
+            else "from the seed"
+            if not entry.has_checkpoint
             else "installed package"
             if entry.package and find_spec(entry.package)
             else f"hub: {entry.hub_id}",

@@ -70,6 +70,7 @@ def _batch(outcome: Outcome) -> dict[str, Any]:
         "loss": found.loss if math.isfinite(found.loss) else None,  # JSON has no NaN
         "seconds": found.seconds,
         "notes": list(found.notes),
+        "verified": found.verified,
     }
 
 

@@ -10,7 +10,7 @@ example), it computes one update per example and calls `defend_examples`. `epsil
 
 from gradleak.defenses.base import DEFENSES, Defense, Memory, parse_defense, register
 from gradleak.defenses.clip import Clip
-from gradleak.defenses.compose import defend, defend_examples, defense_stream, examples_needed
+from gradleak.defenses.compose import defend, defend_each, defend_examples, defense_stream, examples_needed
 from gradleak.defenses.dpsgd import DPSGD
 from gradleak.defenses.laplace import Laplace
 from gradleak.defenses.mask import Mask
@@ -35,6 +35,7 @@ __all__ = [
     "Sign",
     "TopK",
     "defend",
+    "defend_each",
     "defend_examples",
     "defense_stream",
     "epsilon",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Update
@@ -29,6 +30,7 @@ class Defense(ABC):
     summary: ClassVar[str]
     takes: ClassVar[str]
     per_example: ClassVar[bool] = False
+    by_tensor: ClassVar[bool] = False  # each tensor is changed without a look at the others
 
     def __post_init__(self) -> None:
         if not self.is_sensible():
@@ -51,6 +53,21 @@ class Defense(ABC):
             generator: a generator on the CPU, so that every device gets the same random numbers.
             memory: what this defense remembers of earlier rounds, changed in place; None to remember nothing.
         """
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the updates of many clients as they are sent, each as if it were alone.
+
+        Here they go through `apply` one by one; a defense that can change them all in one pass overrides this.
+
+        Args:
+            tensors: what the clients would send, by name `[clients, *shape]`.
+            generator: on any device.
+        """
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        stream = torch.Generator().manual_seed(seed)
+        count = len(next(iter(tensors.values())))
+        sent = [self.apply(Update({n: t[i] for n, t in tensors.items()}), stream).tensors for i in range(count)]
+        return {name: torch.stack([update[name] for update in sent]) for name in tensors}
 
     def apply_examples(
         self, updates: Iterable[Update], generator: torch.Generator, memory: Memory | None = None

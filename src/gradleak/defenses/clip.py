@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
-from gradleak.defenses.entries import norm_of
+from gradleak.defenses.entries import alone, norms_of, only_one
 from gradleak.exchange import Update
 
 
@@ -34,11 +36,14 @@ class Clip(Defense):
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
-        return clipped(update, self.value)
+        return only_one(update, clipped(alone(update), self.value))
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Each update has a norm of its own."""
+        return clipped(tensors, self.value)
 
 
-def clipped(update: Update, limit: float) -> Update:
-    """Return the update, scaled down if its L2 norm is above the limit."""
-    norm = norm_of(update)
-    factor = min(1.0, limit / norm) if norm else 1.0
-    return update.with_tensors({name: tensor * factor for name, tensor in update.tensors.items()})
+def clipped(tensors: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
+    """Return updates `[updates, *shape]`, each scaled down if its L2 norm is above the limit."""
+    factors = (limit / norms_of(tensors)).clamp(max=1.0)  # a norm of 0 gives infinity, and so 1
+    return {name: t * factors.to(t.dtype).view(-1, *[1] * (t.ndim - 1)) for name, t in tensors.items()}

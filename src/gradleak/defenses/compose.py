@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory
 from gradleak.errors import GradleakError
@@ -58,6 +59,22 @@ def defend_examples(
     first = defenses[0]
     update = first.apply_examples(updates, generator, _part(memory, 0, first))
     return _in_order(update, defenses[1:], 1, generator, memory)
+
+
+def defend_each(
+    tensors: Mapping[str, Tensor], defenses: Iterable[Defense], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return what many clients with one example each send after all defenses, each as if it were alone.
+
+    Args:
+        tensors: what they would send, by name `[clients, *shape]`.
+        defenses: in order.
+        generator: on any device; the numbers drawn are others than those that `defend` would draw one by one.
+    """
+    sent = dict(tensors)
+    for defense in defenses:
+        sent = defense.apply_each(sent, generator)
+    return sent
 
 
 def defense_stream(seed: int) -> torch.Generator:

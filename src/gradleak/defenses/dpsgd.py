@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.defenses.clip import clipped
+from gradleak.defenses.entries import alone, only_one
 from gradleak.defenses.noise import noisy
 from gradleak.errors import GradleakError
 from gradleak.exchange import Update
@@ -51,6 +53,10 @@ class DPSGD(Defense):
         """Return what is sent for a batch of one example."""
         return self.apply_examples([update], generator, memory)
 
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Return what is sent for batches of one example each."""
+        return noisy(clipped(tensors, self.norm), self.deviation, generator)
+
     def apply_examples(
         self, updates: Iterable[Update], generator: torch.Generator, memory: Memory | None = None
     ) -> Update:
@@ -58,7 +64,7 @@ class DPSGD(Defense):
         total: Update | None = None
         count = 0
         for update in updates:
-            bounded = clipped(update, self.norm)
+            bounded = only_one(update, clipped(alone(update), self.norm))
             count += 1
             if total is None:
                 total = bounded
@@ -68,4 +74,4 @@ class DPSGD(Defense):
         if total is None:
             raise GradleakError("defense dpsgd needs at least one example")
         mean = total.with_tensors({name: tensor / count for name, tensor in total.tensors.items()})
-        return noisy(mean, self.deviation, generator)
+        return mean.with_tensors(noisy(mean.tensors, self.deviation, generator))

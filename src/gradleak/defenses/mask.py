@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.defenses.entries import only
@@ -23,6 +25,7 @@ class Mask(Defense):
     name: ClassVar[str] = "mask"
     summary: ClassVar[str] = "send zero for entries chosen at random"
     takes: ClassVar[str] = "a share of 0 or more and below 1"
+    by_tensor: ClassVar[bool] = True
 
     value: float
 
@@ -31,10 +34,15 @@ class Mask(Defense):
         return 0 <= self.value < 1
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
-        """Draw on the CPU, then move."""
-        return update.with_tensors(
-            {
-                name: only(tensor, (torch.rand(tensor.shape, generator=generator) >= self.value).to(tensor.device))
-                for name, tensor in update.tensors.items()
-            }
-        )
+        """Each entry has its own draw."""
+        return update.with_tensors(self.apply_each(update.tensors, generator))
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Entries do not see each other; chance is drawn where the generator is."""
+        where = generator.device
+        return {
+            name: only(
+                tensor, (torch.rand(tensor.shape, generator=generator, device=where) >= self.value).to(tensor.device)
+            )
+            for name, tensor in tensors.items()
+        }

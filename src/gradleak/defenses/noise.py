@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.exchange import Update
@@ -23,6 +25,7 @@ class Noise(Defense):
     name: ClassVar[str] = "noise"
     summary: ClassVar[str] = "add Gaussian noise to every entry"
     takes: ClassVar[str] = "a standard deviation of 0 or more"
+    by_tensor: ClassVar[bool] = True
 
     value: float
 
@@ -32,14 +35,17 @@ class Noise(Defense):
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Every entry gets its own draw."""
-        return noisy(update, self.value, generator)
+        return update.with_tensors(self.apply_each(update.tensors, generator))
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Entries do not see each other."""
+        return noisy(tensors, self.value, generator)
 
 
-def noisy(update: Update, deviation: float, generator: torch.Generator) -> Update:
-    """Return the update plus Gaussian noise; it is drawn on the CPU, as a GPU's own stream gives other numbers."""
-    return update.with_tensors(
-        {
-            name: tensor + deviation * torch.randn(tensor.shape, generator=generator).to(tensor)
-            for name, tensor in update.tensors.items()
-        }
-    )
+def noisy(tensors: Mapping[str, Tensor], deviation: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return tensors plus Gaussian noise, drawn where the generator is: a GPU's own stream gives other numbers."""
+    where = generator.device
+    return {
+        name: tensor + deviation * torch.randn(tensor.shape, generator=generator, device=where).to(tensor)
+        for name, tensor in tensors.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
-from gradleak.defenses.entries import largest, largest_of_all, only
+from gradleak.defenses.entries import alone, largest, largest_of_all, only, only_one, rows
 from gradleak.exchange import Update
 
 
@@ -24,6 +25,7 @@ class Prune(Defense):
     name: ClassVar[str] = "prune"
     summary: ClassVar[str] = "send zero for the smallest entries of each tensor"
     takes: ClassVar[str] = "a share of 0 or more and below 1"
+    by_tensor: ClassVar[bool] = True
 
     value: float
 
@@ -33,10 +35,16 @@ class Prune(Defense):
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
-        return update.with_tensors({name: self._pruned(tensor) for name, tensor in update.tensors.items()})
+        return only_one(update, self.apply_each(alone(update), generator))
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Each update's tensors have their own largest entries."""
+        return {name: self._pruned(tensor) for name, tensor in tensors.items()}
 
     def _pruned(self, tensor: Tensor) -> Tensor:
-        return only(tensor, largest(tensor, tensor.numel() - int(self.value * tensor.numel())))
+        entries = rows(tensor)
+        size = entries.shape[1]
+        return only(entries, largest(entries, size - int(self.value * size))).view(tensor.shape)
 
 
 @register
@@ -59,5 +67,10 @@ class PruneGlobal(Defense):
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
-        kept = largest_of_all(update.tensors, update.num_values - int(self.value * update.num_values))
-        return update.with_tensors({name: only(tensor, kept[name]) for name, tensor in update.tensors.items()})
+        return only_one(update, self.apply_each(alone(update), generator))
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Each update has its own largest entries."""
+        size = sum(tensor[0].numel() for tensor in tensors.values())
+        kept = largest_of_all(tensors, size - int(self.value * size))
+        return {name: only(tensor, kept[name]) for name, tensor in tensors.items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.exchange import Update
@@ -19,6 +21,7 @@ class Sign(Defense):
     name: ClassVar[str] = "sign"
     summary: ClassVar[str] = "send only the sign of each entry"
     takes: ClassVar[str] = ""
+    by_tensor: ClassVar[bool] = True
 
     def is_sensible(self) -> bool:
         """There is nothing to choose."""
@@ -26,4 +29,8 @@ class Sign(Defense):
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
         """Nothing is random here."""
-        return update.with_tensors({name: tensor.sign() for name, tensor in update.tensors.items()})
+        return update.with_tensors(self.apply_each(update.tensors, generator))
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Entries do not see each other."""
+        return {name: tensor.sign() for name, tensor in tensors.items()}

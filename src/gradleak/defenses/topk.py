@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.defenses.entries import largest_of_all, only
@@ -36,8 +38,16 @@ class TopK(Defense):
         """Nothing is random here; `memory` holds by tensor name what was not sent yet."""
         rest = memory or {}
         owed = {name: tensor + rest[name] if name in rest else tensor for name, tensor in update.tensors.items()}
-        count = max(int(self.value * update.num_values), min(1, update.num_values))
-        chosen = largest_of_all(owed, count)
+        chosen = self._chosen({name: tensor[None] for name, tensor in owed.items()})
         if memory is not None:
-            memory.update({name: only(tensor, ~chosen[name]) for name, tensor in owed.items()})
-        return update.with_tensors({name: only(tensor, chosen[name]) for name, tensor in owed.items()})
+            memory.update({name: only(tensor, ~chosen[name][0]) for name, tensor in owed.items()})
+        return update.with_tensors({name: only(tensor, chosen[name][0]) for name, tensor in owed.items()})
+
+    def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Each update has its own largest entries; nothing is remembered."""
+        chosen = self._chosen(tensors)
+        return {name: only(tensor, chosen[name]) for name, tensor in tensors.items()}
+
+    def _chosen(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        size = sum(tensor[0].numel() for tensor in tensors.values())
+        return largest_of_all(tensors, max(int(self.value * size), min(1, size)))

@@ -33,6 +33,7 @@ class Reconstruction:
         model_hash: fingerprint of the target's weights.
         history: how it got there.
         notes: what the attack inferred or assumed, in words.
+        verified: whether the attack proved its texts right from the update alone, without knowing the truth.
         tokenizer: the target's, for scoring.
     """
 
@@ -48,4 +49,5 @@ class Reconstruction:
     model_hash: str
     history: tuple[Glimpse, ...] = ()
     notes: tuple[str, ...] = ()
+    verified: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)

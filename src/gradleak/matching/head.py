@@ -49,23 +49,28 @@ class HeadMatcher:
 
     def __call__(self, candidates: Candidates) -> Tensor:
         """Return the distances `[victims, candidates]` in float64."""
-        return self.compare(candidates)[0]
+        nothing = torch.empty(self.victims, 0, dtype=torch.float64, device=self.target.device)
+        found = [self._distances(self._factors(part)) for part in self._parts(candidates)]
+        return torch.cat([nothing, *found], dim=1)
 
     def compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return the distances, and the observed gradients minus the candidates' `[victims, candidates, entries]`."""
-        entries = sum(seen.gradient[0].numel() for seen in self._observed.values())
-        nothing = torch.empty(self.victims, 0, entries, dtype=torch.float64, device=self.target.device)
-        # A forward pass keeps next to nothing: what is useful at once is the limit, not memory.
-        size = candidates_at_once(self.target.device, 0, candidates.mask[:, 0].numel())
-        parts = [candidates.part(slice(None), slice(i, i + size)) for i in range(0, candidates.shape[1], size)]
-        made = [(nothing.sum(dim=2), nothing), *map(self._compare, parts)]
-        distances, differences = (torch.cat(tensors, dim=1) for tensors in zip(*made, strict=True))
-        return distances, differences
+        factors = [self._factors(part) for part in self._parts(candidates)]
+        distances = torch.cat([self._distances(part) for part in factors], dim=1)
+        return distances, torch.cat([self._differences(part) for part in factors], dim=1)
 
-    def _compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        factors = self._factors(candidates)
+    def _parts(self, candidates: Candidates) -> list[Candidates]:
+        """A forward pass keeps next to nothing: what is useful at once is the limit, not memory."""
+        tokens = self.victims * candidates.mask[0].flatten(1).shape[1]
+        size = candidates_at_once(self.target.device, 0, tokens)
+        return [candidates.part(slice(None), slice(i, i + size)) for i in range(0, candidates.shape[1], size)]
+
+    def _distances(self, factors: Mapping[str, Sequence[Factor]]) -> Tensor:
+        return self.distance(collect(factors, self._observed, self.distance))
+
+    def _differences(self, factors: Mapping[str, Sequence[Factor]]) -> Tensor:
         rows = [(seen.gradient[:, None] - dense(factors[name])).flatten(2) for name, seen in self._observed.items()]
-        return self.distance(collect(factors, self._observed, self.distance)), torch.cat(rows, dim=2)
+        return torch.cat(rows, dim=2)
 
     @torch.no_grad()
     def _factors(self, candidates: Candidates) -> dict[str, list[Factor]]:

@@ -1,5 +1,11 @@
-"""Moves on token sequences, shared by attacks."""
+"""Moves on token sequences, and strategies that search with them, shared by attacks."""
 
+from gradleak.search.annealing import Annealed, Schedule, TabuList, anneal
+from gradleak.search.beam import beam_search
+from gradleak.search.connectors import decode, encode
+from gradleak.search.exhaustive import refine
+from gradleak.search.genetic import Evolution, cross_partially_matched, evolve, shuffle_indexes, tournament
+from gradleak.search.memory import Remembered
 from gradleak.search.moves import (
     LAMP_MOVES,
     Move,
@@ -11,17 +17,43 @@ from gradleak.search.moves import (
     shuffle,
     swap,
 )
-from gradleak.search.neighbourhood import neighbour_orders
+from gradleak.search.neighbourhood import (
+    all_block_shifts,
+    all_replacements,
+    all_shifts,
+    all_swaps,
+    neighbour_orders,
+)
+from gradleak.search.pairs import likely_pairs
 
 __all__ = [
     "LAMP_MOVES",
+    "Annealed",
+    "Evolution",
     "Move",
+    "Remembered",
+    "Schedule",
+    "TabuList",
+    "all_block_shifts",
+    "all_replacements",
+    "all_shifts",
+    "all_swaps",
+    "anneal",
+    "beam_search",
+    "cross_partially_matched",
+    "decode",
     "draw_orders",
+    "encode",
+    "evolve",
+    "likely_pairs",
     "move_prefix",
     "move_subsequence",
     "move_token",
     "neighbour_orders",
     "rearrange",
+    "refine",
     "shuffle",
+    "shuffle_indexes",
     "swap",
+    "tournament",
 ]

@@ -25,7 +25,7 @@ def swap(length: int, count: int, generator: torch.Generator) -> Tensor:
 def move_token(length: int, count: int, generator: torch.Generator) -> Tensor:
     """Take one token out and put it in somewhere else."""
     taken, to = _places(length, count, generator)[:, :2].T
-    return _moved(length, taken, taken, to)
+    return moved(length, taken, taken, to)
 
 
 def move_subsequence(length: int, count: int, generator: torch.Generator) -> Tensor:
@@ -33,7 +33,7 @@ def move_subsequence(length: int, count: int, generator: torch.Generator) -> Ten
     first, last = _places(length, count, generator)[:, :2].sort(dim=1).values.T
     places = length - (last - first)  # where the others leave room, the old place included
     to = (torch.rand(count, generator=generator) * places).long()
-    return _moved(length, first, last, to)
+    return moved(length, first, last, to)
 
 
 def move_prefix(length: int, count: int, generator: torch.Generator) -> Tensor:
@@ -89,7 +89,7 @@ def _places(length: int, count: int, generator: torch.Generator) -> Tensor:
     return torch.rand(count, length, generator=generator).argsort(dim=1)
 
 
-def _moved(length: int, first: Tensor, last: Tensor, to: Tensor) -> Tensor:
+def moved(length: int, first: Tensor, last: Tensor, to: Tensor) -> Tensor:
     """Take the tokens from first to last out, and put them before place `to` of the rest `[count]`."""
     place = torch.arange(length)
     first, last, to = first[:, None], last[:, None], to[:, None]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gradleak.search.moves import moved
+
 
 def neighbour_orders(free: Tensor) -> Tensor:
     """Return every order of a batch that swaps two tokens of a sequence, or moves one to another place.
@@ -25,6 +27,45 @@ def neighbour_orders(free: Tensor) -> Tensor:
             whole[number, places] = places[order]
             found[tuple(whole.flatten().tolist())] = None
     return torch.tensor(list(found), device=free.device).view(-1, sequences, tokens)
+
+
+def all_swaps(length: int) -> Tensor:
+    """Return every order that exchanges two places `[length · (length − 1) / 2, length]`."""
+    pairs = torch.combinations(torch.arange(length), 2)
+    orders = torch.arange(length).repeat(len(pairs), 1)
+    return orders.scatter(1, pairs, pairs.flip(1))
+
+
+def all_shifts(length: int) -> Tensor:
+    """Return every order that takes one token out and puts it in somewhere else."""
+    return _all_runs_moved(length, 1, 1)
+
+
+def all_block_shifts(length: int) -> Tensor:
+    """Return every order that takes several tokens in a row out and puts them in somewhere else."""
+    return _all_runs_moved(length, 2, length - 1)
+
+
+def all_replacements(solution: Tensor, kinds: int) -> Tensor:
+    """Return every solution that differs in one place and still holds each kind of token that this one holds.
+
+    Args:
+        solution: numbers of kinds of tokens `[length]`.
+        kinds: how many kinds there are.
+    """
+    repeated = torch.bincount(solution, minlength=kinds)[solution] > 1
+    places = repeated.nonzero().flatten()
+    changed = solution.repeat(len(places) * kinds, 1)
+    changed.scatter_(1, places.repeat_interleave(kinds)[:, None], torch.arange(kinds).repeat(len(places))[:, None])
+    return changed[(changed != solution).any(dim=1)]
+
+
+def _all_runs_moved(length: int, shortest: int, longest: int) -> Tensor:
+    """Return every order that moves a run of so many tokens."""
+    first, last, to = torch.cartesian_prod(*[torch.arange(length)] * 3).view(-1, 3).T
+    size = last - first + 1
+    chosen = (size >= shortest) & (size <= longest) & (to <= length - size) & (to != first)
+    return moved(length, first[chosen], last[chosen], to[chosen])
 
 
 def _one_move_away(length: int) -> list[Tensor]:

@@ -80,6 +80,11 @@ class Family(ABC):
     type_embedding: ClassVar[str | None] = None
     embedding_norm: ClassVar[str | None] = None
 
+    def check_task(self, task: Task) -> None:
+        """Raise a GradleakError unless models of this family do that."""
+        if task not in self.tasks:
+            raise GradleakError(f"{self.name} models are not supported for {task}; try {self.tasks[0]}")
+
     @abstractmethod
     def classifier(self, model: nn.Module, task: Task) -> str:
         """Return the path of the last linear layer, the one that gives the logits."""

@@ -76,7 +76,7 @@ def load_target(
     with torch.random.fork_rng(devices=[]):  # building a model draws weights; the caller's random state stays
         if name == "tiny":
             model, tokenizer = _embedded(num_labels, seed, task, random_weights)
-        elif random_weights:
+        elif random_weights or (name in MODELS and not MODELS[name].has_checkpoint):
             model, tokenizer = _random(name, num_labels, seed, task, options)
         else:
             model, tokenizer = _checkpoint(name, num_labels, seed, task, allow_pickle, options)
@@ -139,7 +139,7 @@ def _checkpoint(
         _require_safetensors(Path(source))
     with _explained(name):
         config = AutoConfig.from_pretrained(source, **options)
-        family_of(config.model_type)
+        family_of(config.model_type).check_task(task)
         config.num_labels = num_labels or _own_labels(config, task)
         model, info = MODEL_CLASSES[task].from_pretrained(
             source,
@@ -172,7 +172,7 @@ def _own_labels(config: Any, task: Task) -> int:  # noqa: ANN401
 
 
 def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
-    family_of(config.model_type)
+    family_of(config.model_type).check_task(task)
     with _quiet():
         model: PreTrainedModel = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
     return model

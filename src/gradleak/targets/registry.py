@@ -13,7 +13,7 @@ class Entry:
 
     Attributes:
         description: one line for `gradleak list models`.
-        hub_id: where its weights are; None for the embedded model.
+        hub_id: where its weights are; None for the embedded model, and for one whose weights come from the seed.
         package: an installed Python package that carries the weights as well.
         architecture: the configuration, so that it can be built with random weights when no hub is in reach.
     """
@@ -22,6 +22,11 @@ class Entry:
     hub_id: str | None = None
     package: str | None = None
     architecture: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there are weights to read."""
+        return self.hub_id is not None
 
 
 def _bert(hidden: int, layers: int, heads: int) -> dict[str, Any]:
@@ -82,5 +87,26 @@ MODELS: dict[str, Entry] = {
         "GPT-2, 12 layers, hidden 768: classifier or language model",
         hub_id="openai-community/gpt2",
         architecture={"model_type": "gpt2", "vocab_size": 50_257},
+    ),
+    "textcnn": Entry(
+        "TextCNN: 3 × 100 convolutions over words of width 300 (FET); weights from the seed",
+        architecture={"model_type": "textcnn"},
+    ),
+    "lstm": Entry(
+        "LSTM: hidden 512, words of width 300 (FET); weights from the seed", architecture={"model_type": "lstm"}
+    ),
+    "lti-lm": Entry(
+        "LTI's language model: 3 layers, hidden 96, 1.1 M weights besides the words'; weights from the seed; causal-lm",
+        architecture={
+            "model_type": "gpt2",
+            "vocab_size": 30_522,
+            "n_embd": 96,
+            "n_head": 8,
+            "n_inner": 1_536,
+            "n_layer": 3,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+        },
     ),
 }

@@ -54,8 +54,7 @@ class Target:
         task: Task = "classification",
         seed: int = 0,
     ) -> None:
-        if task not in family.tasks:
-            raise GradleakError(f"{family.name} models are not supported for {task}; try {family.tasks[0]}")
+        family.check_task(task)
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.family = family

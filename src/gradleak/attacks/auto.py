@@ -1,0 +1,242 @@
+"""Auto: look at the update, and use the attacks that fit it, strongest first, as long as there is time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.base import Attack, Finding, Victim, find_attack, register
+from gradleak.attacks.evidence import PRUNING_SHOWS, noise_level, share_of_zeros
+from gradleak.attacks.inference import known_labels
+from gradleak.attacks.sieve import HIDDEN, dropout_is_off, first_inputs, row_space
+from gradleak.errors import GradleakError
+from gradleak.exchange import Glimpse, Knowledge, Reporter, Update
+from gradleak.matching import Candidates, Cosine, Matcher
+from gradleak.targets import Target
+
+PAUSE = 0.25
+"""Seconds between two looks at the clock while an attack runs."""
+
+
+class TimeIsUpError(Exception):
+    """Raised inside an attack when the budget is spent; carries what it had."""
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        super().__init__("time is up")
+        self.texts = texts
+
+
+class _Clock(Reporter):
+    """Passes progress on, and ends the attack when it is over its time."""
+
+    def __init__(self, reporter: Reporter, until: float) -> None:
+        super().__init__()
+        self._passed_on = reporter
+        self._until = until
+
+    def __call__(self, step: int, total: int, look: Callable[[], tuple[float, tuple[str, ...]]]) -> None:
+        self._passed_on(step, total, look)
+        if time.monotonic() > self._until and step < total:
+            raise TimeIsUpError(look()[1])
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What one of the attacks came to."""
+
+    name: str
+    finding: Finding
+    distance: float
+    cut_short: bool
+
+    @property
+    def note(self) -> str:
+        if self.finding.verified:
+            return f"{self.name}: verified"
+        return f"{self.name}{': out of time' if self.cut_short else ''}: distance {self.distance:.2g}"
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Auto(Attack):
+    """Gradleak's default: examines the update, orders the attacks that apply to it, and spends a budget of time.
+
+    It stops at a result that is verified, and returns otherwise the one whose gradient is nearest to the update's, by
+    the mean cosine distance of its tensors. The notes say what the update showed and what was tried.
+
+    Attributes:
+        budget: seconds for one update. An attack is stopped at its next report; none is started after that.
+    """
+
+    name: ClassVar[str] = "auto"
+    paper: ClassVar[str] = "gradleak, docs/attacks/auto.md"
+    needs: ClassVar[tuple[str, ...]] = ("gradients of layers",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fast": {"budget": 15.0}}
+
+    budget: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.budget > 0:
+            raise GradleakError(f"the budget must be above 0 seconds, not {self.budget:g}")
+
+    def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        """Attack one update after the other, each with a budget of its own."""
+        return [self._attack(target, victim, reporter) for victim in victims]
+
+    def _attack(self, target: Target, victim: Victim, reporter: Reporter) -> Finding:
+        evidence = examine(target, victim.gradient)
+        until = time.monotonic() + self.budget
+        trials: list[_Trial] = []
+        for attack in plan(target, victim, evidence):
+            if trials and time.monotonic() > until:
+                break
+            trials.append(_try(attack, target, _informed(victim, trials), _Clock(reporter, until), evidence))
+            if trials[-1].finding.verified:
+                break
+        best = min(trials, key=lambda trial: (not trial.finding.verified, trial.distance))
+        notes = (*evidence.lines, *(trial.note for trial in trials), *best.finding.notes)
+        texts = tuple(target.decode(ids) for ids in best.finding.token_ids)
+        reporter(1, 1, lambda: (best.distance, texts))
+        history = best.finding.history or (Glimpse(1, best.distance, texts),)
+        loss = best.finding.loss if best.finding.verified else best.distance
+        return replace(best.finding, notes=tuple(dict.fromkeys(notes)), history=history, loss=loss)
+
+
+def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
+    """Return the attacks that apply to an update, strongest first."""
+    hybrid = ("lamp", "grab") if evidence.dropout is False else ("grab", "lamp")
+    wanted = [find_attack("sieve")()] if evidence.tokens is not None or evidence.defended else []
+    if not evidence.defended:
+        wanted.append(find_attack("edr").with_settings("fast"))
+    wanted += [find_attack(name).with_settings("fast") for name in hybrid]
+    return [attack for attack in wanted if _applies(attack, target, victim)]
+
+
+def _applies(attack: Attack, target: Target, victim: Victim) -> bool:
+    try:
+        attack.check(target, Update(dict(victim.gradient)), victim.knowledge)
+    except GradleakError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an update shows of how it was made.
+
+    Attributes:
+        kept: the share of entries that are not zero.
+        only_signs: whether all entries are −1, 0 or 1.
+        noise: standard deviation of added noise; None if it cannot be seen.
+        tokens: rank of the first layer's gradient, which is the number of tokens; None if it has none to speak of.
+        dropout: whether the client uses dropout; None if it cannot be seen.
+        embeddings: which embedding gradients were sent.
+    """
+
+    kept: float
+    only_signs: bool
+    noise: float | None
+    tokens: int | None
+    dropout: bool | None
+    embeddings: str
+
+    @property
+    def pruned(self) -> bool:
+        """Whether entries were taken out."""
+        return self.kept < 1 - PRUNING_SHOWS
+
+    @property
+    def defended(self) -> bool:
+        """Whether the update is not as it was computed."""
+        return self.pruned or self.only_signs or bool(self.noise)
+
+    @property
+    def lines(self) -> list[str]:
+        """What there is to say, a line each."""
+        said = [f"embedding gradients: {self.embeddings}"]
+        if self.only_signs:
+            said.append("only signs were sent")
+        elif self.pruned:
+            said.append(f"pruned to {100 * self.kept:.2g} %")
+        if self.noise and not self.only_signs:
+            said.append(f"noise about {self.noise:.1g}")
+        if self.tokens is not None:
+            said.append(f"about {self.tokens} tokens in the batch")
+        elif not self.defended:
+            said.append(HIDDEN)
+        if self.dropout is not None:
+            said.append("dropout likely" if self.dropout else "no dropout")
+        return said
+
+
+def examine(target: Target, gradient: Mapping[str, Tensor]) -> Evidence:
+    """Look at an update before it is attacked."""
+    kept = 1 - share_of_zeros(target, gradient)
+    only_signs = all(bool(((t == 0) | (t.abs() == 1)).all()) for t in gradient.values())
+    noise = noise_level(target, gradient)
+    tokens, dropout = None, None
+    inputs = first_inputs(target) if target.layers and target.layers[0].query.weight in gradient else None
+    if inputs is not None and kept > 1 - PRUNING_SHOWS and not only_signs and not noise:
+        space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
+        if space.rank < space.width:
+            tokens, dropout = space.rank, not dropout_is_off(target, inputs, space)
+    return Evidence(kept, only_signs, noise, tokens, dropout, _embeddings_sent(target, gradient))
+
+
+def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:
+    if target.word_parameters <= gradient.keys():
+        return "sent, so that the words are known"
+    return "of positions, not of words" if target.embedding_parameters & gradient.keys() else "not sent"
+
+
+def _informed(victim: Victim, trials: Sequence[_Trial]) -> Victim:
+    """Tell an attack how many sentences an earlier one read, where nobody said; and let each start from the seed."""
+    known = victim.knowledge
+    counted = next((len(trial.finding.token_ids) for trial in trials if trial.name == "sieve"), 0)
+    if known.sequences is None and counted:
+        known = replace(known, batch_size=counted)
+    return Victim(victim.gradient, known, torch.Generator().manual_seed(victim.generator.initial_seed()))
+
+
+def _try(attack: Attack, target: Target, victim: Victim, clock: _Clock, evidence: Evidence) -> _Trial:
+    cut_short = False
+    try:
+        finding = attack.run(target, [victim], clock)[0]
+    except TimeIsUpError as stop:
+        encoded = target.encode(list(stop.texts))
+        ids = [row[keep].tolist() for row, keep in zip(encoded.ids, encoded.mask, strict=True)]
+        finding, cut_short = Finding(ids, known_labels(target, victim)[0], float("inf")), True
+    return _Trial(attack.name, finding, _distance(target, victim, finding, evidence), cut_short)
+
+
+def _distance(target: Target, victim: Victim, finding: Finding, evidence: Evidence) -> float:
+    """Return how far the words' gradient is from the update's: one measure for all attacks."""
+    if not any(finding.token_ids):
+        return 1.0
+    names = [name for name in victim.gradient if name not in target.embedding_parameters]
+    matcher = Matcher(target, [victim.gradient], Cosine(kept_only=evidence.pruned), names)
+    longest = max(map(len, finding.token_ids))
+    ids = torch.zeros(len(finding.token_ids), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    for row, words in enumerate(finding.token_ids):
+        ids[row, : len(words)] = torch.tensor(list(words))
+        mask[row, : len(words)] = True
+    ids, mask = ids.to(target.device), mask.to(target.device)
+    labels = ids if target.task == "causal-lm" else _labels(target, victim.knowledge, finding, len(ids))
+    distance = float(matcher(Candidates(ids[None, None], mask[None, None], labels[None, None])))
+    return max(distance, 0.0)  # a cosine may round to a little more than 1
+
+
+def _labels(target: Target, known: Knowledge, finding: Finding, count: int) -> Tensor:
+    """Return classes as known or found; all alike where neither is."""
+    classes = finding.labels if known.labels is None or len(known.labels) != count else known.labels
+    if classes is None:
+        even = torch.full((count, target.num_labels), 1 / target.num_labels)
+        return even.to(target.device, target.dtype)
+    return torch.tensor(list(classes), device=target.device)

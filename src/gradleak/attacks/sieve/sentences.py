@@ -1,0 +1,85 @@
+"""Which sentence a token belongs to, in closed form.
+
+Softmax does not feel a shift of all scores, so that the gradients of a sentence's keys sum to zero. Under dropout all
+rows of a batch are different, and D = dWk X̃⁺ gives every token's key gradient: the null space of D is spanned by the
+sentences' indicator vectors, and two tokens have the same row in a basis of it exactly if they share a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+MISSING = 1e-5
+"""What the rows found leave of the gradient is rounding below this share of it."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Sentences as numbers of rows in order of position, and how far the second-best place of any row was.
+
+    Attributes:
+        sentences: the rows of each sentence.
+        spread: the greatest distance of a row from its sentence, as a share of that to the nearest other sentence's.
+        complete: whether every sentence has one row at each position up to its last.
+    """
+
+    sentences: tuple[tuple[int, ...], ...]
+    spread: float
+    complete: bool
+
+
+def key_gradients(gradient: Tensor, rows: Tensor) -> Tensor:
+    """Return each row's output gradient `[outputs, rows]` from a weight gradient and the map's inputs.
+
+    Rows that were not found leave a part of the gradient that the others do not span; its columns are the directions of
+    their output gradients. With these taken away, the found rows' gradients are exact, and a sentence's still sum to 0.
+    """
+    gradient, rows = gradient.double(), rows.double()
+    basis = torch.linalg.qr(rows.T)[0]
+    left, values, _ = torch.linalg.svd(gradient - (gradient @ basis) @ basis.T, full_matrices=False)
+    missing = left[:, values > MISSING * torch.linalg.matrix_norm(gradient, 2)]
+    return (gradient - missing @ (missing.T @ gradient)) @ torch.linalg.pinv(rows)
+
+
+def assign(key_gradient: Tensor, rows: Tensor, positions: Sequence[int], sentences: int) -> Assignment:
+    """Sort rows into sentences.
+
+    Args:
+        key_gradient: gradient of the key map `[outputs, width]`.
+        rows: what the map was fed `[rows, width]`.
+        positions: the position of each row.
+        sentences: how many sentences there are.
+    """
+    each = key_gradients(key_gradient, rows)
+    signature = torch.linalg.svd(each, full_matrices=True)[2][
+        -sentences:
+    ].T  # [rows, sentences]: basis of the null space
+    starts = _seeds(signature, [row for row, position in enumerate(positions) if position == 0][:sentences], sentences)
+    distances = torch.cdist(signature, signature[starts])
+    found: list[list[int]] = [[] for _ in starts]
+    spread = 0.0
+    for position in sorted(set(positions)):
+        there = [row for row, p in enumerate(positions) if p == position]
+        cost = distances[there]
+        for index, sentence in zip(*linear_sum_assignment(cost.cpu().numpy()), strict=True):
+            found[sentence].append(there[index])
+            others = torch.cat([cost[index, :sentence], cost[index, sentence + 1 :]])
+            if len(others):
+                spread = max(spread, float(cost[index, sentence] / others.min().clamp(min=1e-300)))
+    complete = sum(map(len, found)) == len(positions) and all(
+        [positions[row] for row in rows_of] == list(range(len(rows_of))) for rows_of in found
+    )
+    return Assignment(tuple(map(tuple, found)), spread, complete)
+
+
+def _seeds(signature: Tensor, starts: list[int], count: int) -> list[int]:
+    """Return a row of each sentence: those at the start, and where a start is missing the row farthest from all."""
+    seeds = starts or [0]
+    while len(seeds) < min(count, len(signature)):
+        seeds = [*seeds, int(torch.cdist(signature, signature[seeds]).amin(dim=1).argmax())]
+    return seeds

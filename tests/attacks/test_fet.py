@@ -1,0 +1,223 @@
+"""FET finds the text itself, whatever is odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, WORDS, small_target
+from gradleak.attacks import Fet, Victim
+from gradleak.attacks.puzzle import likeliest_labels, puzzles
+from gradleak.errors import GradleakError
+from gradleak.exchange import Knowledge, Progress, Reconstruction, Update
+from gradleak.federation import Client
+from gradleak.targets import Target
+
+TEXT = "the cat sat on a mat"
+
+
+def sent(target: Target, texts: Sequence[str], labels: Sequence[int] = (1, 0, 1, 0)) -> Update:
+    return Client(target, embeddings="trained").update(texts, list(labels[: len(texts)]))
+
+
+def found(target: Target, texts: Sequence[str], knowledge: Knowledge | None = None, **settings: Any) -> Reconstruction:
+    labels = Knowledge(labels=(1, 0, 1, 0)[: len(texts)])
+    return Fet(**settings)(target, sent(target, texts), knowledge or labels)
+
+
+def victim(target: Target, texts: Sequence[str], **facts: Any) -> Victim:
+    return Victim(sent(target, texts).gradient(), Knowledge(**facts), torch.Generator().manual_seed(0))
+
+
+# --- texts of every kind -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [*FAMILY_NAMES, *SMALL_WITHOUT_ATTENTION])
+def test_a_text_is_found_word_by_word_on_every_kind_of_target(family: str) -> None:
+    target = small_target(family)
+    result = found(target, [TEXT])
+    assert result.texts == (TEXT,)
+    assert result.labels == (1,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["dog", "dog dog dog", "a cat", "the cat sat the dog", "the dog ran , the cat ran , a dog sat .", "the zebra sat"],
+)
+def test_repeated_single_and_unknown_words_are_found(text: str) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    result = found(target, [text], **Fet.presets["thorough"])
+    assert result.token_ids == (tuple(target.tokenizer(text)["input_ids"]),)
+
+
+def test_a_text_of_forty_tokens_is_handled(bert: Target) -> None:
+    words = [*WORDS, "the"]
+    assert len(words) == 38
+    result = found(bert, [" ".join(words)], population=10, generations=2, hall_of_fame=2, iterations=1, block_every=2)
+    assert len(result.token_ids[0]) == 40
+    assert set(result.token_ids[0]) == set(bert.tokenizer(" ".join(words))["input_ids"])
+
+
+@pytest.mark.parametrize("family", list(SMALL_WITHOUT_ATTENTION))
+def test_without_positions_lengths_are_tried_from_the_number_of_tokens_up(family: str) -> None:
+    target = small_target(family)
+    result = found(target, ["the cat sat the dog"], attempts=2)
+    assert result.texts == ("the cat sat the dog",)
+    assert "lengths 6 to 13 tried" in result.notes
+
+
+# --- batches, and what is not told ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [True, False], ids=["lengths", "no-lengths"])
+def test_a_batch_is_found_with_and_without_its_lengths(lengths: bool) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    texts = ["the cat sat on mat", "a dog ran"]
+    known = Knowledge(labels=[1, 0], lengths=target.encode(texts).lengths if lengths else None)
+    result = found(target, texts, known, pairs=200, attempts=3)
+    assert result.texts == tuple(texts)
+    assert ("length 7: read from the position embeddings' gradient" in result.notes) is not lengths
+
+
+def test_sequences_of_one_length_leave_no_place_empty() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    result = found(target, ["the cat sat", "a dog ran"], pairs=200, attempts=3)
+    assert result.texts == ("the cat sat", "a dog ran")
+
+
+@pytest.mark.parametrize("labels", [(0, 0), (0, 1), (1, 1)])
+def test_labels_of_a_batch_that_are_not_told_are_those_that_fit(labels: tuple[int, int]) -> None:
+    for seed in range(3):
+        target = small_target("bert", seed=seed)
+        texts = ["the cat sat on a mat", "dog ran"]
+        one = Victim(sent(target, texts, labels).gradient(), Knowledge(batch_size=2), torch.Generator().manual_seed(0))
+        found_labels, notes = likeliest_labels(target, one, puzzles(target, one, 8)[0][0])
+        assert tuple(found_labels.tolist()) == labels
+        assert notes == [f"labels {labels[0]}, {labels[1]}: those that fit random texts best"]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "lstm"])
+def test_nothing_has_to_be_told(family: str) -> None:
+    target = small_target(family, dtype=torch.float64)
+    result = found(target, ["the cat sat on"], Knowledge(), attempts=2)
+    assert result.texts == ("the cat sat on",)
+    assert result.labels == (1,)
+    assert "batch size not told: 1 assumed" in result.notes
+
+
+def test_too_many_ways_to_label_a_batch_are_refused() -> None:
+    target = small_target("bert", num_labels=20)
+    with pytest.raises(GradleakError, match="ways to label this batch; the labels must be told"):
+        found(target, [TEXT] * 4, Knowledge(batch_size=4))
+
+
+def test_more_tokens_than_places_leave_those_with_the_largest_gradient(bert: Target) -> None:
+    update = sent(bert, [TEXT])
+    stream = torch.Generator().manual_seed(0)
+    noisy = {n: t + 1e-5 * torch.randn(t.shape, generator=stream) for n, t in update.tensors.items()}
+    one = Victim(noisy, Knowledge(labels=[1], lengths=[8]), torch.Generator().manual_seed(0))
+    (puzzle,), _ = puzzles(bert, one, 8)
+    assert puzzle.vocabulary.tolist() == sorted(bert.tokenizer(TEXT, add_special_tokens=False)["input_ids"])
+
+
+def test_a_gradient_without_words_is_refused(bert: Target) -> None:
+    update = sent(bert, [TEXT])
+    (table,) = bert.word_parameters
+    without = update.with_tensors({**update.tensors, table: torch.zeros_like(update.tensors[table])})
+    with pytest.raises(GradleakError, match="no token can be read"):
+        Fet()(bert, without, Knowledge(labels=[1]))
+
+
+# --- puzzles -------------------------------------------------------------------------------------------------------
+
+
+def test_a_solution_is_packed_into_sequences_with_padding_at_the_end(bert: Target) -> None:
+    (puzzle,), _ = puzzles(bert, victim(bert, ["the cat sat", "a"], labels=[1, 0]), 8)
+    words = bert.tokenizer.convert_ids_to_tokens(puzzle.vocabulary.tolist())
+    assert sorted(words) == sorted(["the", "cat", "sat", "a", "[PAD]"])
+    number = {word: kind for kind, word in enumerate(words)}
+    row = [number[word] for word in ["[PAD]", "a", "[PAD]", "the", "cat", "sat", "[PAD]"]]  # the last is outside
+    assert puzzle.texts(torch.tensor(row)) == ("a", "the cat sat")
+    ids, mask = puzzle.decoded(torch.tensor([row]))
+    assert bert.tokenizer.convert_ids_to_tokens(ids[0, 0].tolist()) == ["[CLS]", "a", "[SEP]", "[PAD]", "[PAD]"]
+    assert mask[0].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+
+
+def test_drawn_solutions_hold_every_token(bert: Target) -> None:
+    (puzzle,), _ = puzzles(bert, victim(bert, ["the cat sat the dog"], labels=[1]), 8)
+    drawn = puzzle.draw(50, torch.Generator().manual_seed(0))
+    assert drawn.shape == (50, puzzle.places) == (50, 5)
+    assert all(set(row) == set(range(puzzle.kinds)) for row in drawn.tolist())
+    assert len({tuple(row) for row in drawn.tolist()}) > 25
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distance", ["l2", "l1", "cosine"])
+@pytest.mark.parametrize("layers", ["classifier", "all"])
+def test_distances_and_layers_are_matched_as_asked(distance: Any, layers: Any) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    assert found(target, [TEXT], distance=distance, layers=layers).texts == (TEXT,)
+
+
+def test_the_phases_run_alone(bert: Target) -> None:
+    text = "the big cat sat on a red mat , dog ran"
+    both = found(bert, [text], attempts=1)
+    exploration, tuning = found(bert, [text], iterations=0), found(bert, [text], generations=0)
+    assert exploration.loss >= both.loss
+    assert tuning.loss < found(bert, [text], generations=0, iterations=0).loss
+    assert sorted(tuning.token_ids[0]) == sorted(both.token_ids[0])
+
+
+def test_pairs_of_moves_come_nearer_than_single_ones() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    text = "the big cat sat on a red mat , dog ran ."
+    single, pairs = (found(target, [text], generations=0, iterations=2, pairs=count) for count in (0, 300))
+    assert pairs.loss < single.loss
+
+
+def test_batches_have_twice_the_population_and_fifty_iterations_unless_told(bert: Target) -> None:
+    ((one,), _), ((two,), _) = (puzzles(bert, victim(bert, [TEXT] * size, labels=[1, 0][:size]), 8) for size in (1, 2))
+    attack, told = Fet(), Fet(population=30, iterations=5)
+    assert [(attack._evolution(p).population, attack._iterations(p)) for p in (one, two)] == [(100, 20), (200, 50)]
+    assert [(told._evolution(p).population, told._iterations(p)) for p in (one, two)] == [(30, 5)] * 2
+
+
+def test_the_papers_values_are_the_defaults() -> None:
+    attack = Fet()
+    assert (attack.generations, attack.patience, attack.tournament, attack.hall_of_fame) == (100, 10, 2, 5)
+    assert (attack.crossover, attack.mutation, attack.block_every) == (0.9, 0.1, 5)
+    assert (attack.layers, attack.distance, attack.attempts, attack.pairs) == ("classifier", "l2", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"population": "2.5"}, "population takes a whole number from 2 up, not 2.5"),
+        ({"iterations": "-1"}, "iterations takes a whole number from 0 up"),
+        ({"attempts": "0"}, "attempts takes a whole number from 1 up"),
+        ({"mutation": "1.5"}, "probabilities"),
+        ({"crossover": "nan"}, "probabilities"),
+        ({"layers": "some"}, "layers"),
+        ({"distance": "l3"}, "distance"),
+        ({"layers": "all", "pairs": "5"}, "layers=classifier"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(GradleakError, match=message) as caught:
+        Fet.with_settings(settings=settings)
+    assert "\n" not in str(caught.value)
+    assert Fet.with_settings(settings={"population": "30"}).population == 30
+
+
+def test_progress_of_several_victims_ends_at_its_total(bert: Target) -> None:
+    heard: list[Progress] = []
+    texts = [TEXT, "dog", "a dog ran"]
+    Fet().many(bert, [sent(bert, [t]) for t in texts], [Knowledge(labels=[1])] * 3, listener=heard.append)
+    assert heard[-1].step == heard[-1].total
+    assert heard[-1].texts == ("a dog ran",)
