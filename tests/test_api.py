@@ -45,8 +45,8 @@ def test_the_example_of_the_documentation_runs() -> None:
     client = gl.Client(target, dropout=True, embeddings="frozen")
     update = client.update(["the patient was given ten milligrams"], labels=[1])
     knowledge = gl.Knowledge(labels=[1], lengths=[8])  # type: ignore[arg-type]  # lists are welcome
-    result = gl.attack(DEFAULT_ATTACK, target, update, knowledge=knowledge, steps=2)
-    assert 0 <= gl.score(result, ["the patient was given ten milligrams"]).rouge2 <= 100
+    result = gl.attack(DEFAULT_ATTACK, target, update, knowledge=knowledge)
+    assert gl.score(result, ["the patient was given ten milligrams"]).rouge2 == 100
 
 
 def test_settings_and_seed_reach_the_attack_and_the_result(bert: Target, update: gl.Update) -> None:

@@ -80,9 +80,15 @@ SHARED = {  # options of attack and capture alike
 }
 ONLY_ATTACK = {
     "attack": (["--attack", "tagg"], "unknown attack 'tagg'; did you mean 'tag'?"),
-    "preset": (["--preset", "fats"], "unknown preset of lamp 'fats'; did you mean 'fast'?"),
-    "setting": (["--set", "step=5"], "unknown setting of lamp 'step'; did you mean 'steps'?"),
-    "setting value": (["--set", "steps=five"], "setting steps takes a whole number, not 'five'"),
+    "preset": (["--attack", "lamp", "--preset", "fats"], "unknown preset of lamp 'fats'; did you mean 'fast'?"),
+    "setting": (["--attack", "lamp", "--set", "step=5"], "unknown setting of lamp 'step'; did you mean 'steps'?"),
+    "setting value": (["--attack", "lamp", "--set", "steps=five"], "setting steps takes a whole number, not 'five'"),
+    "budget": (["--budget", "soon"], "--budget takes a time as 90s, 5m or 1h, not 'soon'"),
+    "no budget": (["--budget", "0s"], "--budget takes a time as 90s, 5m or 1h, not '0s'"),
+    "budget of another": (
+        ["--attack", "lamp", "--budget", "9s"],
+        "--budget is for --attack auto; lamp runs to its end",
+    ),
     "setting form": (["--set", "steps"], "--set takes KEY=VALUE, not 'steps'"),
     "knowledge": (["--know", "label"], "unknown knowledge 'label'; did you mean 'labels'?"),
     "knowledge none": (["--know", "none,labels"], "--know none stands alone"),
@@ -201,7 +207,7 @@ def test_an_update_without_tensors_is_refused(run: Run, tmp_path: Path) -> None:
 def test_an_attack_that_lacks_what_it_needs_says_so_before_it_starts(run: Run, update: Update, tmp_path: Path) -> None:
     words = {"bert.embeddings.word_embeddings.weight": torch.zeros(45, 16)}
     message = refused_update(run, update.with_tensors(words), tmp_path)
-    assert message == "lamp needs gradients of layers; this update has none (see --embeddings)"
+    assert message == "auto needs gradients of layers; this update has none (see --embeddings)"
 
 
 def test_impossible_lengths_of_an_update_are_refused(run: Run, update: Update, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from gradleak.attacks.sieve.robust import read_noisy
 from gradleak.attacks.sieve.subspace import Subspace, row_space
 from gradleak.attacks.sieve.verify import difference, reproduces
 from gradleak.errors import GradleakError
-from gradleak.exchange import Glimpse, Reporter
+from gradleak.exchange import Glimpse, Knowledge, Reporter
 from gradleak.targets import Target
 
 __all__ = ["HIDDEN", "Sieve", "dropout_is_off", "first_inputs", "possible_words", "row_space"]
@@ -187,11 +187,22 @@ def _overview(sentences: Sequence[Sentence]) -> str:
     return f"{len(lengths)} sentences of {', '.join(map(str, lengths[:-1]))} and {lengths[-1]} tokens"
 
 
+def _agrees(known: Knowledge, sentences: Sequence[Sentence]) -> bool:
+    if known.lengths is not None:
+        return sorted(known.lengths) == sorted(map(len, sentences))
+    return known.sequences in (None, len(sentences))
+
+
 def _as_known(
     target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor, reading: Reading
 ) -> Reading:
-    """Put the sentences in the order that is known, and guess those that are missing."""
+    """Put the sentences in the order that is known, and guess those that are missing.
+
+    What is proven stands against what was told.
+    """
     known = victim.knowledge
+    if reading.verified and not _agrees(known, reading.sentences):
+        return replace(reading, notes=[*reading.notes, "the lengths or batch size told do not fit the update"])
     order = arranged(reading.sentences, reading.labels, known)
     sentences: list[Sentence] = []
     for slot, number in enumerate(order):

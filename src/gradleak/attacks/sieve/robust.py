@@ -37,9 +37,6 @@ LENGTHS = 3
 REPLACEMENTS = 10
 """How many other tokens are tried at each place."""
 
-UNLIKELY = 1.3
-"""How much more than the best wrong token a right one must explain for a sentence to be one token longer."""
-
 FARTHEST = 4
 """How far a token is swapped or moved: the row space tells positions nearly."""
 
@@ -140,31 +137,18 @@ def read_noisy(
     longest = min(longest, LONGEST, inputs.positions.shape[0])
     common = _common_rows(target, inputs, words)
     table = _likeliest(inputs, judge.first, words, longest, common)
+    lengths = _lengths(target, inputs, judge.first, longest, common) if length is None else [length]
     scored: dict[int, tuple[float, Tensor]] = {}
-    waiting = _lengths(target, inputs, judge.first, longest, common) if length is None else [length]
-    chance = 0.0
-    while waiting:
-        for tokens in waiting:
-            start = _pursue(target, inputs, judge.first, table, tokens)
-            sentence, _ = _descend(target, inputs, judge, table, start)
-            chance = chance or _by_chance(inputs, judge.first, words, sentence)
-            scored[tokens] = float(judge.alone(sentence[None])[0]) - tokens * chance, sentence
-        best = max(scored, key=lambda tokens: scored[tokens][0])
-        beside = [best - 1, best + 1] if length is None else []
-        waiting = [n for n in beside if n not in scored and target.min_length <= n <= longest]
+    for tokens in lengths:
+        start = _pursue(target, inputs, judge.first, table, tokens)
+        sentence, score = _descend(target, inputs, judge, table, start)
+        scored[tokens] = score - tokens / inputs.width, sentence  # what a wrong row would explain by chance
+    best = max(scored, key=lambda tokens: scored[tokens][0])
     sentence = scored[best][1]
     rows = inputs(sentence, torch.arange(best, device=words.device))
     missed = _likeliest(inputs, judge.first, words, best, rows)[:, : LIKELIEST // 2]
     sentence, _ = _descend(target, inputs, judge, torch.cat([table[:best], missed], dim=1), sentence)
     return tuple(sentence.tolist()), 1 - float(judge(sentence[None])[0])
-
-
-def _by_chance(inputs: Inputs, found: Spikes, words: Tensor, sentence: Tensor) -> float:
-    """Return how much the best token explains at a position beyond the sentence, where there is none."""
-    last = len(sentence)
-    places = torch.arange(last + 4, last + 12, 2, device=words.device).clamp(max=inputs.positions.shape[0] - 1)
-    rows = inputs(sentence, torch.arange(last, device=words.device))
-    return UNLIKELY * float(_gains(inputs, found, words, places, rows).amax(dim=0).median())
 
 
 def _later_maps(target: Target) -> list[tuple[Projection, ...]]:
