@@ -211,7 +211,9 @@ def _try(attack: Attack, target: Target, victim: Victim, clock: _Clock, evidence
     except TimeIsUpError as stop:
         encoded = target.encode(list(stop.texts))
         ids = [row[keep].tolist() for row, keep in zip(encoded.ids, encoded.mask, strict=True)]
-        finding, cut_short = Finding(ids, known_labels(target, victim)[0], float("inf")), True
+        labels, _ = known_labels(target, victim)
+        finding = Finding(ids, labels if labels is not None and len(labels) == len(ids) else None, float("inf"))
+        cut_short = True
     return _Trial(attack.name, finding, _distance(target, victim, finding, evidence), cut_short)
 
 
@@ -235,7 +237,7 @@ def _distance(target: Target, victim: Victim, finding: Finding, evidence: Eviden
 
 def _labels(target: Target, known: Knowledge, finding: Finding, count: int) -> Tensor:
     """Return classes as known or found; all alike where neither is."""
-    classes = finding.labels if known.labels is None or len(known.labels) != count else known.labels
+    classes = next((row for row in (known.labels, finding.labels) if row is not None and len(row) == count), None)
     if classes is None:
         even = torch.full((count, target.num_labels), 1 / target.num_labels)
         return even.to(target.device, target.dtype)

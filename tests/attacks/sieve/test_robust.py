@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import pytest
 import torch
 from sieve_tools import ids_of, wider_target
 
 from gradleak.attacks.sieve.inputs import first_inputs
-from gradleak.attacks.sieve.robust import _edge_by_median, read_noisy, spikes
+from gradleak.attacks.sieve.polish import polish
+from gradleak.attacks.sieve.robust import Judge, _edge_by_median, read_noisy, spikes
+from gradleak.defenses import parse_defense
 from gradleak.federation import Client
+from gradleak.targets import Target
 
 
 def test_the_edge_is_where_the_singular_values_of_noise_end() -> None:
@@ -28,14 +34,55 @@ def test_spikes_are_what_stands_out_of_noise_and_nothing_stands_out_of_noise_alo
     assert spikes([noise]) is None
 
 
-def test_a_sentence_is_read_through_noise_with_nothing_known() -> None:
+@pytest.mark.parametrize("defense", ["noise", "sign", "prune:0.8"])
+def test_a_sentence_is_read_exactly_through_a_defense_with_nothing_known(defense: str) -> None:
+    target = wider_target()
+    text = "a big dog ran on the mat"
+    found = read_noisy(target, first_inputs(target), defended(target, text, defense), words_of(target), 16, None)
+    assert found is not None
+    assert found[0] == ids_of(target, [text])[0]
+
+
+def test_a_known_length_is_kept() -> None:
+    target = wider_target()
+    gradient = defended(target, "the big dog ran on", "noise")
+    found = read_noisy(target, first_inputs(target), gradient, words_of(target), 16, 5)
+    assert found is not None
+    assert len(found[0]) == 5
+
+
+def test_fillers_are_the_words_that_a_sentence_lacks() -> None:
     target = wider_target()
     text = "the big dog ran on"
+    judge = Judge(target, first_inputs(target), defended(target, text, "noise"), words_of(target))
+    truth = torch.tensor(ids_of(target, [text])[0])
+    for place in range(1, len(truth) - 1):
+        hole = truth.clone()
+        hole[place] = target.tokenizer.unk_token_id
+        assert int(judge.fillers(hole, place, 1)) == int(truth[place])
+
+
+def test_polish_repairs_length_order_and_words_of_a_start() -> None:
+    target = wider_target()
+    text = "the big dog ran on the mat"
+    gradient = defended(target, text, "noise")
+    judge = Judge(target, first_inputs(target), gradient, words_of(target))
+    truth = torch.tensor(ids_of(target, [text])[0])
+    shorter = truth[[0, 1, 3, 2, 4, 5, 6, 8]]
+    sentence, distance = polish(gradient, judge, [shorter], 16, resize=True)
+    assert sentence.tolist() == truth.tolist()
+    assert distance < 0.5
+
+
+def words_of(target: Target) -> torch.Tensor:
+    return torch.arange(5, len(target.word_embeddings))
+
+
+def defended(target: Target, text: str, defense: str) -> Mapping[str, torch.Tensor]:
+    """Return an update with noise of a tenth of the first maps' size, or with another defense."""
     update = Client(target).update([text], [1])
     generator = torch.Generator().manual_seed(0)
+    if defense != "noise":
+        return parse_defense(defense).apply(update, generator).tensors
     size = max(float(update.tensors[part.weight].std()) for part in (target.layers[0].query, target.layers[0].key))
-    noisy = {n: t + 0.1 * size * torch.randn(t.shape, generator=generator) for n, t in update.tensors.items()}
-    words = torch.arange(5, len(target.word_embeddings))
-    found = read_noisy(target, first_inputs(target), noisy, words, target.max_length, None)
-    assert found is not None
-    assert len(set(found[0]) & set(ids_of(target, [text])[0])) >= 5
+    return {name: t + 0.1 * size * torch.randn(t.shape, generator=generator) for name, t in update.tensors.items()}

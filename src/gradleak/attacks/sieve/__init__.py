@@ -17,6 +17,7 @@ from gradleak.attacks.sieve.inputs import Inputs, first_inputs
 from gradleak.attacks.sieve.labels import read_labels
 from gradleak.attacks.sieve.masked import read_masked
 from gradleak.attacks.sieve.peeling import read_plain
+from gradleak.attacks.sieve.polish import Teller
 from gradleak.attacks.sieve.robust import read_noisy
 from gradleak.attacks.sieve.subspace import Subspace, row_space
 from gradleak.attacks.sieve.verify import difference, reproduces
@@ -78,20 +79,23 @@ class Sieve(Attack):
         """Read one update after the other."""
         inputs = first_inputs(target)
         findings: list[Finding] = []
+
+        def tell(sentence: Tensor, loss: float) -> None:
+            reporter(len(findings), len(victims), lambda: (loss, (target.decode(sentence.tolist()),)))
+
         for number, victim in enumerate(victims, start=1):
-            finding = self._finding(target, inputs, victim)
-            findings.append(finding)
+            findings.append(self._finding(target, inputs, victim, tell))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
         return findings
 
-    def _finding(self, target: Target, inputs: Inputs, victim: Victim) -> Finding:
+    def _finding(self, target: Target, inputs: Inputs, victim: Victim, tell: Teller) -> Finding:
         gradient = victim.gradient
         for projection in inputs.maps:
             if projection.weight not in gradient:
                 raise GradleakError(f"{self.name} needs the gradient of {projection.weight}; this update has none")
         space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
         words = possible_words(target, victim)
-        reading = self._read(target, inputs, victim, space, words)
+        reading = self._read(target, inputs, victim, space, words, tell)
         if reading.sentences and reading.labels is None:
             reading.labels = read_labels(target, gradient, reading.sentences)
         reading = _as_known(target, inputs, victim, space, words, reading)
@@ -105,11 +109,13 @@ class Sieve(Attack):
             verified=reading.verified,
         )
 
-    def _read(self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor) -> Reading:
+    def _read(
+        self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor, tell: Teller
+    ) -> Reading:
         if space.rank == 0:
             return Reading(notes=[HIDDEN])
         if float(space.values[-1]) > CLEAN or _compressed(inputs, victim):
-            return self._changed(target, inputs, victim, words)
+            return self._changed(target, inputs, victim, words, tell)
         if dropout_is_off(target, inputs, space):
             return self._without_dropout(target, inputs, victim, words)
         return self._with_dropout(target, inputs, victim, space, words)
@@ -139,11 +145,11 @@ class Sieve(Attack):
             verified = reproduces(target, victim.gradient, sentences, labels)
         return Reading(sentences, labels, 0.0 if verified else loss, notes, verified)
 
-    def _changed(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor) -> Reading:
+    def _changed(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor, tell: Teller) -> Reading:
         known = victim.knowledge
         longest = known.longest or target.max_length
         length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
-        found = read_noisy(target, inputs, victim.gradient, words, longest, length)
+        found = read_noisy(target, inputs, victim.gradient, words, longest, length, tell)
         if found is None:
             return Reading(notes=[HIDDEN])
         notes = [

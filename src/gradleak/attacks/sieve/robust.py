@@ -3,12 +3,14 @@
 The row space of such a gradient is no longer exact: every singular value is there, and those of the text stand out
 above the edge that noise alone would reach (Marchenko & Pastur 1967). Instead of asking whether x(t, p) lies in the row
 space, this asks how much of what stands out the tokens of a sentence explain, in the inputs of several maps at once.
+What is read so is then changed word by word as long as its own gradient comes closer to the update (`polish.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.inputs import Inputs
-from gradleak.search import neighbour_orders
+from gradleak.attacks.sieve.polish import Teller, polish
 from gradleak.targets import Projection, Target
 
 ABOVE_EDGE = 1.02
@@ -29,19 +31,10 @@ LONGEST = 64
 """Sentences of more tokens are not looked for."""
 
 LIKELIEST = 200
-"""How many tokens of each position are looked at."""
+"""How many tokens of each position are looked at first."""
 
 LENGTHS = 3
 """How many places of the end of a sentence are tried."""
-
-REPLACEMENTS = 10
-"""How many other tokens are tried at each place."""
-
-FARTHEST = 4
-"""How far a token is swapped or moved: the row space tells positions nearly."""
-
-JUDGED = 64
-"""How many changes of a sentence are judged by all spaces, of those that the first judges best."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +93,11 @@ class Judge:
         target: the model.
         inputs: the tables of x(t, p).
         gradient: gradients by name.
+        words: the ids that may stand inside a text.
     """
 
-    def __init__(self, target: Target, inputs: Inputs, gradient: Mapping[str, Tensor]) -> None:
-        self.target, self.inputs = target, inputs
+    def __init__(self, target: Target, inputs: Inputs, gradient: Mapping[str, Tensor], words: Tensor) -> None:
+        self.target, self.inputs, self.words = target, inputs, words
         self.first = spikes([part.weight_in(gradient) for part in inputs.maps])
         self.later: dict[str, Spikes] = {}
         for parts in _later_maps(target):
@@ -126,29 +120,51 @@ class Judge:
             total = total + sum(found.explained(fed[path].double()) for path, found in self.later.items())
         return total / (2 + len(self.later))  # [sentences]
 
+    def gains(self, tokens: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        """Return how much of the first spikes tokens explain at positions beside given rows `[tokens, positions]`.
+
+        All rows share a large part: what counts is what a token adds to it.
+        """
+        assert self.first is not None
+        basis = torch.linalg.qr(rows.T)[0]
+        factor = self.first.factor - (self.first.factor @ basis) @ basis.T
+        own = 1.0 - self.inputs.captured(basis, tokens, places)
+        return self.inputs.captured(factor.T, tokens, places) / own.clamp(min=1e-3)
+
+    def fillers(self, sentence: Tensor, place: int, count: int) -> Tensor:
+        """Return the tokens that explain most at one place beside all others of a sentence `[count]`."""
+        places = torch.arange(len(sentence), device=sentence.device)
+        others = places != place
+        rows = self.inputs(sentence[others], places[others])
+        gain = self.gains(self.words, places[place : place + 1], rows)[:, 0]
+        return self.words[gain.topk(min(count, len(gain))).indices]
+
+    def among(self, words: Tensor) -> Judge:
+        """Return a judge of fewer words, which is quicker."""
+        narrow = copy(self)
+        narrow.words = words
+        return narrow
+
 
 def read_noisy(
-    target: Target, inputs: Inputs, gradient: Mapping[str, Tensor], words: Tensor, longest: int, length: int | None
+    target: Target,
+    inputs: Inputs,
+    gradient: Mapping[str, Tensor],
+    words: Tensor,
+    longest: int,
+    length: int | None,
+    tell: Teller | None = None,
 ) -> tuple[tuple[int, ...], float] | None:
-    """Read one sentence from a changed update; return it and the share of the spikes that it leaves unexplained."""
-    judge = Judge(target, inputs, gradient)
+    """Read one sentence from a changed update; return it and how far its gradient is from the update."""
+    judge = Judge(target, inputs, gradient, words)
     if judge.first is None:
         return None
     longest = min(longest, LONGEST, inputs.positions.shape[0])
-    common = _common_rows(target, inputs, words)
-    table = _likeliest(inputs, judge.first, words, longest, common)
-    lengths = _lengths(target, inputs, judge.first, longest, common) if length is None else [length]
-    scored: dict[int, tuple[float, Tensor]] = {}
-    for tokens in lengths:
-        start = _pursue(target, inputs, judge.first, table, tokens)
-        sentence, score = _descend(target, inputs, judge, table, start)
-        scored[tokens] = score - tokens / inputs.width, sentence  # what a wrong row would explain by chance
-    best = max(scored, key=lambda tokens: scored[tokens][0])
-    sentence = scored[best][1]
-    rows = inputs(sentence, torch.arange(best, device=words.device))
-    missed = _likeliest(inputs, judge.first, words, best, rows)[:, : LIKELIEST // 2]
-    sentence, _ = _descend(target, inputs, judge, torch.cat([table[:best], missed], dim=1), sentence)
-    return tuple(sentence.tolist()), 1 - float(judge(sentence[None])[0])
+    lengths = _lengths(judge, longest) if length is None else [length]
+    narrow = judge.among(_likeliest(judge, max(lengths)))
+    starts = [_pursue(narrow, tokens) for tokens in lengths]
+    sentence, distance = polish(gradient, judge, starts, longest, resize=length is None, tell=tell)
+    return tuple(sentence.tolist()), distance
 
 
 def _later_maps(target: Target) -> list[tuple[Projection, ...]]:
@@ -158,111 +174,50 @@ def _later_maps(target: Target) -> list[tuple[Projection, ...]]:
     return maps + [(layer.query, layer.key, layer.value) for layer in others[:1]]
 
 
-def _common_rows(target: Target, inputs: Inputs, words: Tensor) -> Tensor:
+def _common_rows(judge: Judge) -> Tensor:
     """Return what nearly all rows share: the vocabulary's mean at a few positions, and the start of a sentence."""
+    inputs, words = judge.inputs, judge.words
     some = words[:: max(1, len(words) // 2000)]
     places = torch.tensor([1, 6, 12], device=words.device).clamp(max=inputs.positions.shape[0] - 1)
     means = [inputs(some, place.expand(len(some))).mean(dim=0) for place in places]
-    start = torch.tensor(target.special_tokens[0][:1], device=words.device, dtype=torch.long)
+    start = torch.tensor(judge.target.special_tokens[0][:1], device=words.device, dtype=torch.long)
     return torch.cat([torch.stack(means), inputs(start, torch.zeros_like(start))])
 
 
-def _gains(inputs: Inputs, found: Spikes, words: Tensor, places: Tensor, rows: Tensor) -> Tensor:
-    """Return how much of the spikes tokens explain at positions beside given rows `[tokens, positions]`.
-
-    All rows share a large part: what counts is what a token adds to it.
-    """
-    basis = torch.linalg.qr(rows.T)[0]
-    factor = found.factor - (found.factor @ basis) @ basis.T
-    own = 1.0 - inputs.captured(basis, words, places)
-    return inputs.captured(factor.T, words, places) / own.clamp(min=1e-3)
+def _likeliest(judge: Judge, longest: int) -> Tensor:
+    """Return the words that explain most at some position beside what all rows share, none twice."""
+    places = torch.arange(longest, device=judge.words.device)
+    gain = judge.gains(judge.words, places, _common_rows(judge))
+    return judge.words[torch.unique(gain.topk(min(LIKELIEST, len(gain)), dim=0).indices)]
 
 
-def _likeliest(inputs: Inputs, found: Spikes, words: Tensor, longest: int, rows: Tensor) -> Tensor:
-    """Return the tokens of each position that explain most beside given rows `[positions, tokens]`."""
-    places = torch.arange(longest, device=words.device)
-    gain = _gains(inputs, found, words, places, rows)
-    return words[gain.topk(min(LIKELIEST, len(words)), dim=0).indices].T
-
-
-def _lengths(target: Target, inputs: Inputs, found: Spikes, longest: int, rows: Tensor) -> list[int]:
+def _lengths(judge: Judge, longest: int) -> list[int]:
     """Return the likeliest numbers of tokens: where the end of a sentence explains most."""
-    after = target.special_tokens[1]
+    after, shortest = judge.target.special_tokens[1], judge.target.min_length
     if not after:
-        return list(range(target.min_length, min(longest, target.min_length + 8 * LENGTHS)))
-    places = torch.arange(target.min_length - 1, longest, device=inputs.words.device)
+        return list(range(shortest, min(longest, shortest + 8 * LENGTHS)))
+    places = torch.arange(shortest - 1, longest, device=judge.words.device)
     end = torch.tensor(after[-1:], device=places.device)
-    order = _gains(inputs, found, end, places, rows)[0].argsort(descending=True)[:LENGTHS]
+    order = judge.gains(end, places, _common_rows(judge))[0].argsort(descending=True)[:LENGTHS]
     return [int(place) + 1 for place in places[order]]
 
 
-def _pursue(target: Target, inputs: Inputs, found: Spikes, table: Tensor, length: int) -> Tensor:
+def _pursue(judge: Judge, length: int) -> Tensor:
     """Orthogonal matching pursuit, one token a position: take the token that explains most of what is left."""
-    before, after = target.special_tokens
-    device = table.device
+    before, after = judge.target.special_tokens
+    device = judge.words.device
     sentence = torch.full((length,), -1, device=device, dtype=torch.long)
     sentence[: len(before)] = torch.tensor(before, device=device, dtype=torch.long)
     if after:
         sentence[length - len(after) :] = torch.tensor(after, device=device, dtype=torch.long)
     places = torch.arange(length, device=device)
-    vectors = inputs(table[:length], places[:, None].expand(-1, table.shape[1]))  # [length, tokens, width]
-    factor = found.factor.clone()
-    done = sentence >= 0
-    for row in inputs(sentence[done], places[done]):
-        vectors, factor = _without(vectors, factor, row)
     while (sentence < 0).any():
-        gain = (vectors @ factor.T).square().sum(dim=-1) / vectors.square().sum(dim=-1).clamp(min=1e-9)
-        gain[sentence >= 0] = -1.0
-        place, choice = divmod(int(gain.argmax()), gain.shape[1])
-        sentence[place] = table[place, choice]
-        vectors, factor = _without(vectors, factor, vectors[place, choice].clone())
+        done = sentence >= 0
+        rows = judge.inputs(sentence[done], places[done]) if done.any() else _common_rows(judge)
+        gain = judge.gains(judge.words, places[~done], rows)  # [words, open places]
+        word, place = divmod(int(gain.argmax()), gain.shape[1])
+        sentence[places[~done][place]] = judge.words[word]
     return sentence
-
-
-def _without(vectors: Tensor, factor: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-    """Return vectors and factor with their parts along a row taken away."""
-    row = row / row.norm().clamp(min=1e-9)
-    return vectors - (vectors @ row)[..., None] * row, factor - (factor @ row)[:, None] * row
-
-
-def _descend(
-    target: Target, inputs: Inputs, judge: Judge, table: Tensor, start: Tensor, steps: int = 20
-) -> tuple[Tensor, float]:
-    """Change one token, swap two or move one, whatever explains most, as long as something explains more."""
-    sentence, score = start, float(judge(start[None])[0])
-    before, after = target.special_tokens
-    free = torch.zeros(1, len(start), dtype=torch.bool, device=start.device)
-    free[:, len(before) : len(start) - len(after)] = True
-    orders = neighbour_orders(free)[1:, 0]  # [neighbours, tokens]
-    far = (orders - torch.arange(len(start), device=start.device)).abs().amax(dim=1)
-    orders = orders[far <= FARTHEST]
-    for _ in range(steps):
-        tried = torch.cat([sentence[orders], _replaced(inputs, judge, table, sentence, free[0])])
-        tried = tried[judge.alone(tried).topk(min(JUDGED, len(tried))).indices]
-        scores = judge(tried)
-        if float(scores.max()) <= score + 1e-9:
-            break
-        sentence, score = tried[scores.argmax()], float(scores.max())
-    return sentence, score
-
-
-def _replaced(inputs: Inputs, judge: Judge, table: Tensor, sentence: Tensor, free: Tensor) -> Tensor:
-    """Return the sentence with one token replaced by each of those that explain most beside the others."""
-    assert judge.first is not None
-    places = torch.arange(len(sentence), device=sentence.device)
-    rows = inputs(sentence, places)
-    changed = []
-    for place in free.nonzero().flatten().tolist():
-        vectors, factor = inputs(table[place], places[place].expand(table.shape[1])), judge.first.factor
-        others = torch.linalg.qr(rows[places != place].T)[0]
-        vectors = vectors - (vectors @ others) @ others.T
-        factor = factor - (factor @ others) @ others.T
-        gain = (vectors @ factor.T).square().sum(dim=-1) / vectors.square().sum(dim=-1).clamp(min=1e-9)
-        best = table[place][gain.topk(min(REPLACEMENTS, len(gain))).indices]
-        tried = sentence.repeat(len(best), 1)
-        tried[:, place] = best
-        changed.append(tried)
-    return torch.cat(changed) if changed else sentence[None]
 
 
 class _Enough(Exception):  # noqa: N818 - no error, a way out
