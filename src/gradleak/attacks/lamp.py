@@ -73,11 +73,16 @@ class Lamp(Hybrid):
             for state in (descender.now, descender.best):
                 words = self._nearest_words(target, matcher, state)
                 nearest = keep_better(nearest, words, words.losses)
-        best = nearest.best_starts(1)
+        ends = [self._nearest_words(target, matcher, state) for state in (descender.now, descender.best)]
+        best = [words.best_starts(1) for words in (nearest, *ends)]
         return [
-            replace(self._polished(target, matcher.victim(v), best.victim(v)), history=trail, notes=tuple(note))
+            replace(self._in_order(target, matcher.victim(v), best, v), history=trail, notes=tuple(note))
             for v, (trail, note) in enumerate(zip(history.trails, notes, strict=True))
         ]
+
+    def _in_order(self, target: Target, matcher: Matcher, states: Sequence[Guess], victim: int) -> Finding:
+        """Put the words of several states in order and take the nearest: right words in a wrong order may be far."""
+        return min((self._polished(target, matcher, state.victim(victim)) for state in states), key=lambda f: f.loss)
 
     def _penalty(self, target: Target) -> Penalty:
         """Section 4.2: embeddings should be as long on average as those of the vocabulary."""
