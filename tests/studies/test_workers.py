@@ -110,7 +110,8 @@ def test_no_worker_is_left_behind(ran: Ran) -> None:
 
 
 def test_a_worker_that_dies_at_the_start_costs_its_cell_no_attempt(ran: Ran) -> None:
-    assert ran.started == 4  # two, one in place of the first, and one in place of the one that a cell ended
+    # Two, one in place of the first, and, if there is work left by then, one in place of the one that a cell ended.
+    assert ran.started in (3, 4)
     query = "SELECT DISTINCT attempts FROM cells WHERE json_extract(config, '$.attack.name') IN ('dlg', 'tag')"
     assert rows(ran.path, query) == [(1,)]
 
