@@ -19,9 +19,6 @@ from gradleak.exchange import Glimpse, Knowledge, Reporter, Update
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 
-PAUSE = 0.25
-"""Seconds between two looks at the clock while an attack runs."""
-
 
 class TimeIsUpError(Exception):
     """Raised inside an attack when the budget is spent; carries what it had."""

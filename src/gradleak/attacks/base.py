@@ -60,6 +60,7 @@ class Attack(ABC):
     paper: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
     assumes: ClassVar[tuple[str, ...]] = ()
+    classifiers_only: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
     def __post_init__(self) -> None:
@@ -127,6 +128,8 @@ class Attack(ABC):
 
     def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
         """Raise a GradleakError if the attack cannot work on this update."""
+        if self.classifiers_only and target.task != "classification":
+            raise GradleakError(f"{self.name} attacks classifiers; {target.name} is a {target.task} model")
         for need in self.needs:
             if not NEEDS[need](target, update):
                 raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")

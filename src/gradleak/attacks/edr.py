@@ -17,7 +17,7 @@ from gradleak.attacks.places import read_places, shows_places
 from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
-from gradleak.exchange import Knowledge, Reporter, Update
+from gradleak.exchange import Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher
 from gradleak.search import Annealed, Schedule, anneal
 from gradleak.targets import Target
@@ -48,6 +48,7 @@ class Edr(Attack):
     name: ClassVar[str] = "edr"
     paper: ClassVar[str] = "EDR: Data Reconstruction Attack Exploiting Word Embedding by Metaheuristic (ACL submission)"
     needs: ClassVar[tuple[str, ...]] = ("word-embedding gradients", "gradients of layers")
+    classifiers_only: ClassVar[bool] = True  # a language model's output shares the word embeddings: all rows are used
     assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
@@ -92,12 +93,6 @@ class Edr(Attack):
         if self.distance == "cosine" or (self.distance == "published" and sequences == 1):
             return Cosine()
         return L2L1(alpha=self.alpha, squared=False)
-
-    def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
-        """Refuse language models, too: their output layer shares the word embeddings, and all rows have a gradient."""
-        if target.task != "classification":
-            raise GradleakError(f"{self.name} attacks classifiers; {target.name} is a {target.task} model")
-        super().check(target, update, knowledge)
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for one victim's text after the other's: each has a vocabulary of its own."""

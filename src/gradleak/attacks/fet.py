@@ -14,7 +14,7 @@ from gradleak.attacks.base import Attack, Finding, Victim, register
 from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
-from gradleak.exchange import Knowledge, Reporter, Update
+from gradleak.exchange import Reporter
 from gradleak.matching import DISTANCES, Matcher, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.search import (
@@ -68,6 +68,7 @@ class Fet(Attack):
     name: ClassVar[str] = "fet"
     paper: ClassVar[str] = "Gao et al. 2025, Gradient Inversion Attack in Federated Learning: Exposing Text Data"
     needs: ClassVar[tuple[str, ...]] = ("word-embedding gradients", "classifier gradients")
+    classifiers_only: ClassVar[bool] = True  # a language model's output shares the word embeddings: all rows are used
     assumes: ClassVar[tuple[str, ...]] = ("labels",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
@@ -101,12 +102,6 @@ class Fet(Attack):
             raise GradleakError("crossover and mutation are probabilities, from 0 to 1")
         if self.pairs and self.layers != "classifier":
             raise GradleakError("pairs of moves are foretold from the classifier's gradient alone: layers=classifier")
-
-    def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
-        """Refuse language models, too: their output layer shares the word embeddings, and all rows have a gradient."""
-        if target.task != "classification":
-            raise GradleakError(f"{self.name} attacks classifiers; {target.name} is a {target.task} model")
-        super().check(target, update, knowledge)
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for one victim's text after the other's: each has a vocabulary of its own."""

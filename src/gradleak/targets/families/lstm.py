@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from gradleak.targets.layout import Family, Layer, Task, register
+from gradleak.targets.families.words import WordClassifier
+from gradleak.targets.layout import register
 
 FORGET_BIAS = 1.0  # so that an untrained network remembers (Jozefowicz et al. 2015)
 
@@ -83,24 +84,11 @@ class LstmForSequenceClassification(PreTrainedModel):
 
 
 @register
-class Lstm(Family):
+class Lstm(WordClassifier):
     """An LSTM, of which FET's paper attacks one."""
 
     name: ClassVar[str] = "lstm"
     model_types: ClassVar[tuple[str, ...]] = ("lstm",)
-    word_embedding: ClassVar[str] = "words"
-
-    def classifier(self, model: nn.Module, task: Task) -> str:
-        """The linear layer on the last state."""
-        return "classifier"
-
-    def layers(self, model: nn.Module) -> list[Layer]:
-        """There is no attention."""
-        return []
-
-    def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
-        """Return the logits; the mask is taken as it is."""
-        return model(inputs_embeds=embeddings, attention_mask=mask).logits
 
 
 AutoConfig.register(LstmConfig.model_type, LstmConfig)

@@ -10,7 +10,8 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from gradleak.targets.layout import Family, Layer, Task, register
+from gradleak.targets.families.words import WordClassifier
+from gradleak.targets.layout import register
 
 
 class TextCnnConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -98,24 +99,11 @@ class TextCnnForSequenceClassification(PreTrainedModel):
 
 
 @register
-class TextCnn(Family):
+class TextCnn(WordClassifier):
     """TextCNN, of which FET's paper attacks one."""
 
     name: ClassVar[str] = "textcnn"
     model_types: ClassVar[tuple[str, ...]] = ("textcnn",)
-    word_embedding: ClassVar[str] = "words"
-
-    def classifier(self, model: nn.Module, task: Task) -> str:
-        """The linear layer on the filters' strongest answers."""
-        return "classifier"
-
-    def layers(self, model: nn.Module) -> list[Layer]:
-        """There is no attention."""
-        return []
-
-    def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
-        """Return the logits; the mask is taken as it is."""
-        return model(inputs_embeds=embeddings, attention_mask=mask).logits
 
 
 AutoConfig.register(TextCnnConfig.model_type, TextCnnConfig)
