@@ -5,7 +5,8 @@
 
 The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
 rouge-score) and prints ROUGE-1/2/L and exact match with bootstrap 95 % intervals. `--attack NAME[:PRESET][,KEY=VALUE…]`
-may be repeated; finished attacks in the output file are not run again.
+may be repeated; finished attacks in the output file are not run again. Runs of the same name in several files, each of
+a part of the sentences, are scored as one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gradleak.attacks import find_attack
 from gradleak.defenses import parse_defense
@@ -32,10 +35,12 @@ def main() -> None:
     if arguments.score:
         _score([Path(path) for path in arguments.score])
         return
-    texts, labels = _read(Path(arguments.data), arguments.take)
+    if arguments.gpu_share < 1:
+        torch.cuda.set_per_process_memory_fraction(arguments.gpu_share)
+    texts, labels, classes = _read(Path(arguments.data), arguments.take)
     target = load_target(
         arguments.model,
-        num_labels=max(2, 1 + max(labels)),
+        num_labels=classes,
         device=arguments.device,
         random_weights=arguments.random_weights,
     )
@@ -63,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--defense", action="append", default=[])
     parser.add_argument("--know", help="what the attacker is told; by default what the attack's paper assumes")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--gpu-share", type=float, default=1, help="share of the GPU's memory, where others run beside")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default="found.json")
     parser.add_argument("--score", nargs="+", help="files of reconstructions to score")
@@ -121,11 +127,13 @@ def _attack(
     }
 
 
-def _read(path: Path, take: str) -> tuple[list[str], list[int]]:
+def _read(path: Path, take: str) -> tuple[list[str], list[int], int]:
+    """Return the texts and labels that were asked for, and how many classes the whole file has."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     first, last = (int(part) for part in take.split(":"))
-    return [row["text"] for row in rows[first:last]], [int(row["label"]) for row in rows[first:last]]
+    labels = [int(row["label"]) for row in rows]
+    return [row["text"] for row in rows[first:last]], labels[first:last], max(2, 1 + max(labels))
 
 
 def _score(paths: list[Path]) -> None:
@@ -134,18 +142,24 @@ def _score(paths: list[Path]) -> None:
     from gradleak.metrics import score_tokens
 
     tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that BERT and MiniLM share
-    print(f"{'run':<56}{'n':>4}{'ROUGE-1':>20}{'ROUGE-2':>20}{'ROUGE-L':>20}{'exact':>8}{'s each':>8}")
-    for row in (row for path in paths for row in json.loads(path.read_text(encoding="utf-8"))["rows"]):
-        pairs = zip(row["reconstructions"], row["references"], strict=True)
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for path in paths:
+        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+            parts.setdefault(f"{path.name.split('.')[0]}: {row['name']}", []).append(row)
+    print(f"{'run':<80}{'n':>4}{'ROUGE-1':>20}{'ROUGE-2':>20}{'ROUGE-L':>20}{'exact':>8}{'s each':>8}{'median':>8}")
+    for name, rows in parts.items():
+        pairs = [pair for row in rows for pair in zip(row["reconstructions"], row["references"], strict=True)]
         scores = [score for a, b in pairs for score in score_tokens(a, b, tokenizer).sentences]
         values = np.array([[s.rouge1, s.rouge2, s.rougeL, s.exact] for s in scores])
         drawn = np.random.default_rng(0).integers(len(values), size=(BOOTSTRAP, len(values)))
         low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5], axis=0)
         cells = [f"{m:.1f} ({a:.1f}–{b:.1f})" for m, a, b in zip(values.mean(axis=0), low, high, strict=True)]
+        seconds = sum(row["seconds"] for row in rows) / sum(row["sentences"] for row in rows)
         print(
-            f"{row['name']:<56}{len(scores):>4}"
+            f"{name:<80}{len(scores):>4}"
             + "".join(f"{cell:>20}" for cell in cells[:3])
-            + f"{values[:, 3].mean():>8.1f}{row['seconds'] / row['sentences']:>8.2f}"
+            + f"{values[:, 3].mean():>8.1f}{seconds:>8.2f}"
+            + f"{np.median([each for row in rows for each in row['each']]):>8.2f}"
         )
 
 

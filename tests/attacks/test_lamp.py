@@ -72,7 +72,7 @@ def test_polishing_puts_known_words_in_order() -> None:
     victims = [type("V", (), {"gradient": update.gradient(), "knowledge": known, "generator": torch.Generator()})()]
     guess, _ = attack._first_guess(target, victims)
     guess = replace(guess, embeddings=target.embed(ids))
-    found = attack._polished(target, attack._matcher(target, victims), guess)
+    (found,) = attack._polished(target, attack._matcher(target, victims), guess)
     assert target.decode(found.token_ids[0]) == text[0]
     assert found.loss < 1e-6
 

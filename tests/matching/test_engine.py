@@ -362,10 +362,10 @@ def test_running_out_of_memory_halves_what_is_taken_at_once(bert: Target, monkey
         matcher(candidates)
 
 
-def test_one_victim_alone_has_the_distances_it_has_among_others(bert: Target) -> None:
+def test_some_victims_have_the_distances_they_have_among_others(bert: Target) -> None:
     matcher = Matcher(bert, observe(bert, victims=3), Cosine())
     candidates = draw(bert, (3, 4, 2, 5), seed=0)
     together = matcher(candidates)
-    for number in range(3):
-        alone = matcher.victim(number)(candidates.part(slice(number, number + 1), slice(None)))
-        assert close(alone[0], together[number], torch.float32)
+    for chosen in ([0], [2], [2, 0], [0, 1, 2]):
+        part = Candidates(*(tensor[chosen] for tensor in (candidates.inputs, candidates.mask, candidates.labels)))
+        assert close(matcher.of_victims(chosen)(part), together[chosen], torch.float32)

@@ -85,6 +85,20 @@ class Guess:
         slots = Slots(*(tensor[index] for tensor in vars(self.slots).values()))
         return self._each(slots, lambda tensor: tensor[index])
 
+    @classmethod
+    def joined(cls, guesses: Sequence[Guess]) -> Guess:
+        """Return guesses at some victims, with frames of the same size, as one."""
+        first = guesses[0]
+        slots = zip(*(vars(guess.slots).values() for guess in guesses), strict=True)
+        return cls(
+            Slots(*(torch.cat(parts) for parts in slots)),
+            torch.cat([guess.embeddings for guess in guesses]),
+            torch.cat([guess.labels for guess in guesses]),
+            torch.cat([guess.losses for guess in guesses]),
+            {name: torch.cat([guess.dropout[name] for guess in guesses]) for name in first.dropout},
+            first.sites,
+        )
+
     def sequence(self, number: int) -> Guess:
         """Return one sequence of every batch."""
 

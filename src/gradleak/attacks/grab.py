@@ -63,7 +63,7 @@ class Grab(Hybrid):
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Algorithm 1: descend and search in turn; who gains nothing by the search has arrived."""
-        matcher = self._matcher(target, victims)
+        matcher = whole = self._matcher(target, victims)
         guess, notes = self._first_guess(target, victims)
         guess = self._with_masks(target, guess, victims)
         guess = self._best_start(target, matcher, guess, victims)
@@ -86,15 +86,12 @@ class Grab(Hybrid):
             if not going:
                 break
             guess = searched.victims([place for place, gained in enumerate(better) if gained])
-            matcher = self._matcher(target, [victims[victim] for victim in going])
-        whole = self._matcher(target, victims)
+            matcher = whole.of_victims(going)
+        words = Guess.joined([nearest[victim] for victim in range(len(victims))])
+        found = self._polished(target, whole, words)
         return [
-            replace(
-                self._polished(target, whole.victim(victim), nearest[victim]),
-                history=history.trails[victim],
-                notes=tuple(notes[victim]),
-            )
-            for victim in range(len(victims))
+            replace(finding, history=trail, notes=tuple(note))
+            for finding, trail, note in zip(found, history.trails, notes, strict=True)
         ]
 
     def _matcher(self, target: Target, victims: Sequence[Victim]) -> Matcher:

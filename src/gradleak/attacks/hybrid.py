@@ -113,24 +113,50 @@ class Hybrid(Dlg):
         _, words = guess.words(target)
         return replace(words, losses=matcher(words.candidates(target)))
 
-    def _polished(self, target: Target, matcher: Matcher, guess: Guess) -> Finding:
-        """Go to the nearest neighbour of one victim's words as long as it is nearer than they are.
+    def _polished(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
+        """Put each victim's words in order; victims with as many neighbours are looked at together."""
+        found: dict[int, Finding] = {}
+        every = [neighbour_orders(free) for free in guess.slots.free[:, 0]]
+        for count in sorted(set(map(len, every))):
+            members = [victim for victim, orders in enumerate(every) if len(orders) == count]
+            orders = torch.stack([every[victim] for victim in members])[:, None]
+            some = self._polish(target, matcher.of_victims(members), guess.victims(members), orders)
+            found |= zip(members, some, strict=True)
+        return [found[victim] for victim in range(len(every))]
+
+    def _polish(self, target: Target, matcher: Matcher, guess: Guess, orders: Tensor) -> list[Finding]:
+        """Go to the nearest neighbour of each victim's words as long as it is nearer than they are.
 
         The gradient alone decides here: it knows the order exactly, and a language model's taste would outvote it.
+
+        Args:
+            target: the model.
+            matcher: compares with these victims' gradients.
+            guess: their words, one start each.
+            orders: those one move away `[V, 1, count, B, T]`, the present one first.
         """
         ids, words = guess.words(target)
-        orders = neighbour_orders(guess.slots.free[0, 0])[None, None]  # [1, 1, neighbours, B, T], the present one first
+        present = orders[:, :, 0]
+        going = list(range(len(ids)))
         for _ in range(self.polish):
-            best = best_orders(orders, self._order_losses(target, matcher, words, orders))
+            tried = orders[going]
+            losses = self._order_losses(target, matcher.of_victims(going), words.victims(going), tried)
+            best = present.clone()
+            best[going] = best_orders(tried, losses)
             ids, words = ids.gather(-1, best), words.rearranged(best)
-            if torch.equal(best, orders[:, :, 0]):
+            changed = (best != present).flatten(1).any(dim=1).tolist()
+            going = [victim for victim in going if changed[victim]]
+            if not going:
                 break
         classes = labels_of(target, guess)
-        return Finding(
-            token_ids=trimmed(ids[0, 0], guess.slots.mask[0, 0]),
-            labels=None if classes is None else classes[0, 0].tolist(),
-            loss=float(matcher(words.candidates(target))),
-        )
+        return [
+            Finding(
+                token_ids=trimmed(ids[victim, 0], guess.slots.mask[victim, 0]),
+                labels=None if classes is None else classes[victim, 0].tolist(),
+                loss=loss,
+            )
+            for victim, loss in enumerate(matcher(words.candidates(target))[:, 0].tolist())
+        ]
 
 
 def are_solved(words: Guess, first: Tensor) -> bool:

@@ -74,15 +74,13 @@ class Lamp(Hybrid):
                 words = self._nearest_words(target, matcher, state)
                 nearest = keep_better(nearest, words, words.losses)
         ends = [self._nearest_words(target, matcher, state) for state in (descender.now, descender.best)]
-        best = [words.best_starts(1) for words in (nearest, *ends)]
+        # Right words in a wrong order may be far: several states are put in order, and the nearest is taken.
+        ordered = [self._polished(target, matcher, words.best_starts(1)) for words in (nearest, *ends)]
+        found = [min(of_victim, key=lambda finding: finding.loss) for of_victim in zip(*ordered, strict=True)]
         return [
-            replace(self._in_order(target, matcher.victim(v), best, v), history=trail, notes=tuple(note))
-            for v, (trail, note) in enumerate(zip(history.trails, notes, strict=True))
+            replace(finding, history=trail, notes=tuple(note))
+            for finding, trail, note in zip(found, history.trails, notes, strict=True)
         ]
-
-    def _in_order(self, target: Target, matcher: Matcher, states: Sequence[Guess], victim: int) -> Finding:
-        """Put the words of several states in order and take the nearest: right words in a wrong order may be far."""
-        return min((self._polished(target, matcher, state.victim(victim)) for state in states), key=lambda f: f.loss)
 
     def _penalty(self, target: Target) -> Penalty:
         """Section 4.2: embeddings should be as long on average as those of the vocabulary."""

@@ -130,12 +130,15 @@ class Matcher:
             held._observed = {name: replace(seen, fixed=compact(rest[name])) for name, seen in self._observed.items()}
         return held
 
-    def victim(self, number: int) -> Matcher:
-        """Return a matcher for one of the victims alone; the observed gradients are shared."""
-        alone = copy(self)
-        alone._observed = {name: seen.part(slice(number, number + 1)) for name, seen in self._observed.items()}
-        alone._graphs = GraphCache()
-        return alone
+    def of_victims(self, chosen: Sequence[int]) -> Matcher:
+        """Return a matcher for some of the victims."""
+        if list(chosen) == list(range(self.victims)):
+            return self
+        numbers = torch.tensor(chosen, dtype=torch.long, device=self.target.device)
+        some = copy(self)
+        some._observed = {name: seen.part(numbers) for name, seen in self._observed.items()}
+        some._graphs = GraphCache()
+        return some
 
     def _of_single_sequences(self, batch: int) -> Matcher:
         """Return a matcher like this whose candidates are single sequences of a batch of that size."""

@@ -17,11 +17,12 @@ MOST_TOKENS = {"cpu": 4_096, "cuda": 262_144}
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how much memory may still be taken on a device."""
+    """Return how much memory may still be taken on a device, within the share of it that this process may have."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free + cached)
+        free, whole = torch.cuda.mem_get_info(device)
+        taken, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+        allowed = torch.cuda.get_per_process_memory_fraction(device) * whole
+        return int(min(free + taken - used, allowed - used))
     return min(_available_memory(), _control_group_memory())
 
 

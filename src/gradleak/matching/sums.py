@@ -45,8 +45,8 @@ class Observed:
         factors = [self.factor, *self.fixed]
         return [self.gradient, *(tensor for factor in factors for tensor in factor.tensors)]
 
-    def part(self, victims: slice) -> Observed:
-        """Return some victims' gradients."""
+    def part(self, victims: slice | Tensor) -> Observed:
+        """Return some victims' gradients: views for a slice, copies for numbers."""
         outer = None if self.outer is None else self.outer.each(lambda tensor: tensor[victims])
         fixed = [factor.each(lambda tensor: tensor[victims]) for factor in self.fixed]
         return Observed(self.gradient[victims], self.squared[victims], self.included[victims], outer, fixed)

@@ -1,0 +1,91 @@
+#!/bin/bash
+# The runs behind the tables of docs/attacks/{lamp,grab,fet,edr}.md.
+#
+#     benchmarks/tables.sh MODEL DATA RESULTS [JOBS [RUN …]]   # MODEL: minilm or a folder; DATA: folder of *.tsv
+#     python benchmarks/leakage.py --score RESULTS/lamp*.json
+#
+# Runs are named below; without names all are made, and those that are finished are not made again. With CUDA's
+# multi-process service several of them share a GPU: each is many small kernels, and most of the GPU would be idle.
+# `gpu_share=0.3` before the command gives each run that share of the GPU's memory.
+set -eu
+model=$1 data=$2 results=$3 jobs=${4:-1}
+shift $(($# < 4 ? $# : 4))
+mkdir -p "$results"
+if [ "$jobs" -gt 1 ] && command -v nvidia-cuda-mps-control > /dev/null; then
+    export CUDA_MPS_PIPE_DIRECTORY=/tmp/gradleak-mps CUDA_MPS_LOG_DIRECTORY=/tmp/gradleak-mps
+    mkdir -p /tmp/gradleak-mps
+    nvidia-cuda-mps-control -d || true
+fi
+cola="--model $model --data $data/cola.tsv --take 0:32"
+tomatoes="--model $model --data $data/rotten_tomatoes.tsv --take 0:16"
+banking="--model $model --data $data/banking77.tsv --take 0:16 --dropout"
+pruned="--model $model --data $data/cola.tsv --take 0:16 --dropout"
+tiny="--model tiny --data $data/cola.tsv --take 0:32"
+
+# FET and EDR take one sentence after the other: four processes share 64 sentences (or 32 batches).
+quarters() { # NAME MODEL DATA SENTENCES ARGUMENTS…
+    local name=$1 target=$2 file=$3 part=$(($4 / 4)) quarter
+    shift 4
+    for quarter in 0 1 2 3; do
+        echo "$name.$quarter --model $target --data $data/$file.tsv --embeddings trained" \
+            "--take $((quarter * part)):$((quarter * part + part)) $*"
+    done
+}
+
+runs() {
+    echo "
+grab-dropout $cola --dropout --attack grab
+grab-no-masks $cola --dropout --attack grab,learn_dropout=false
+lamp-dropout $cola --dropout --attack lamp
+lamp-no-prior $cola --attack lamp,alpha_lm=0
+lamp $cola --attack lamp
+grab-batch $cola --dropout --batch-size 4 --attack grab
+grab-batch-no-masks $cola --dropout --batch-size 4 --attack grab,learn_dropout=false
+lamp-batch $cola --dropout --batch-size 4 --attack lamp
+grab-batch-relaxed $cola --dropout --batch-size 4 --know longest,dropout --attack grab
+lamp-dlg-tag $cola --attack dlg --attack tag
+lamp-no-polish $cola --attack lamp,alpha_lm=0,polish=0 --attack lamp,polish=0
+lamp-words-frozen $cola --embeddings words-frozen --attack lamp,alpha_lm=0
+lamp-tomatoes $tomatoes --attack lamp,alpha_lm=0 --attack lamp
+grab-pruned99 $pruned --defense prune:0.99 --attack grab --attack grab,pruning_mask=false
+grab-pruned90 $pruned --defense prune:0.9 --attack grab --attack grab,pruning_mask=false
+lamp-l2l1 $cola --attack lamp-l2l1 --attack lamp-l2l1,alpha=0
+lamp-ablations $cola --attack lamp,alpha_reg=0 --attack lamp,discrete=end --attack lamp,discrete=none
+grab-banking-no-labels $banking --know lengths,dropout --attack grab
+grab-banking $banking --attack grab
+lamp-noise $cola --defense noise:0.0005 --attack lamp
+grab-noise $cola --defense noise:0.0005 --know labels,lengths --attack grab
+lamp-fedavg $cola --fedavg steps=4,lr=5e-5 --attack lamp
+lamp-tiny $tiny --attack lamp --attack lamp:fast
+grab-tiny $tiny --dropout --attack grab --attack grab:fast
+lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv --take 0:64 --attack lamp"
+    quarters fet-cola "$model" cola 64 --attack fet
+    quarters edr-cola "$model" cola 64 --attack edr
+    quarters fet-sst2 "$model" sst2 64 --attack fet
+    quarters fet-tomatoes "$model" rotten_tomatoes 64 --attack fet
+    quarters edr-tomatoes "$model" rotten_tomatoes 64 --attack edr
+    quarters fet-cola-thorough "$model" cola 64 --attack fet:thorough
+    quarters fet-textcnn textcnn cola 64 --attack fet
+    quarters fet-lstm lstm cola 64 --attack fet
+    quarters fet-tiny tiny cola 64 --attack fet
+    quarters edr-tiny tiny cola 64 --attack edr
+    quarters fet-ablations "$model" cola 64 --attack fet,iterations=0 --attack fet,generations=0
+    quarters fet-all-layers "$model" cola 64 --attack fet,layers=all
+    quarters edr-cola2 "$model" cola 64 --batch-size 2 --attack edr --attack edr:fast
+    quarters edr-cola4 "$model" cola 128 --batch-size 4 --attack edr --attack edr:fast
+    quarters fet-cola2 "$model" cola 64 --batch-size 2 --attack fet
+    quarters fet-cola4 "$model" cola 128 --batch-size 4 --attack fet
+    quarters fet-tomatoes-thorough "$model" rotten_tomatoes 64 --attack fet:thorough
+    quarters fet-tiny-ablations tiny cola 64 --attack fet,iterations=0 --attack fet,generations=0 --attack fet,layers=all
+    quarters edr-sst2 "$model" sst2 64 --attack edr
+}
+
+# Give the names on the command line, or all.
+chosen() {
+    local name
+    [ $# -gt 0 ] || { runs | grep . && return; }
+    for name; do runs | grep -E "^$name(\.[0-3])? "; done
+}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} results gpu_share=${gpu_share:-1}
+chosen "$@" | xargs -P "$jobs" -L1 bash -c '
+    name=$0; python3 benchmarks/leakage.py "$@" --gpu-share "$gpu_share" -o "$results/$name.json" > "$results/$name.log" 2>&1'
