@@ -62,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--take", default="0:16")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--attack", action="append", default=[])
+    parser.add_argument("--separately", action="store_true", help="one batch after the other, each with its own time")
     parser.add_argument("--embeddings", default="frozen", choices=["frozen", "words-frozen", "trained"])
     parser.add_argument("--dropout", action="store_true")
     parser.add_argument("--fedavg", help="steps=S,lr=R")
@@ -110,7 +111,12 @@ def _attack(
     attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
     cases = list(_scenario(texts, labels, arguments, attack.assumes).cases(target))
     started = time.perf_counter()
-    found = attack.many(target, [c.update for c in cases], [c.knowledge for c in cases], seed=arguments.seed)
+    groups = [[case] for case in cases] if arguments.separately else [cases]
+    found = [
+        result
+        for group in groups
+        for result in attack.many(target, [c.update for c in group], [c.knowledge for c in group], seed=arguments.seed)
+    ]
     seconds = time.perf_counter() - started
     print(f"{name}: {seconds:.1f} s, {seconds / len(texts):.2f} s a sentence", flush=True)
     references = [target.encode(case.texts) for case in cases]

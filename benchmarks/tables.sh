@@ -6,7 +6,8 @@
 #
 # Runs are named below; without names all are made, and those that are finished are not made again. With CUDA's
 # multi-process service several of them share a GPU: each is many small kernels, and most of the GPU would be idle.
-# `gpu_share=0.3` before the command gives each run that share of the GPU's memory.
+# Before the command, `gpu_share=0.3` gives each run that share of the GPU's memory, `device=cpu` keeps it off the GPU,
+# and `grab=grab,rounds=1` or `bert_steps=300` makes expensive attacks cheaper.
 set -eu
 model=$1 data=$2 results=$3 jobs=${4:-1}
 shift $(($# < 4 ? $# : 4))
@@ -20,6 +21,7 @@ cola="--model $model --data $data/cola.tsv --take 0:32"
 tomatoes="--model $model --data $data/rotten_tomatoes.tsv --take 0:16"
 banking="--model $model --data $data/banking77.tsv --take 0:16 --dropout"
 pruned="--model $model --data $data/cola.tsv --take 0:16 --dropout"
+grab=${grab:-grab}
 tiny="--model tiny --data $data/cola.tsv --take 0:32"
 
 # FET and EDR take one sentence after the other: four processes share 64 sentences (or 32 batches).
@@ -27,38 +29,38 @@ quarters() { # NAME MODEL DATA SENTENCES ARGUMENTS…
     local name=$1 target=$2 file=$3 part=$(($4 / 4)) quarter
     shift 4
     for quarter in 0 1 2 3; do
-        echo "$name.$quarter --model $target --data $data/$file.tsv --embeddings trained" \
+        echo "$name.$quarter --model $target --data $data/$file.tsv --embeddings trained --separately" \
             "--take $((quarter * part)):$((quarter * part + part)) $*"
     done
 }
 
 runs() {
     echo "
-grab-dropout $cola --dropout --attack grab
-grab-no-masks $cola --dropout --attack grab,learn_dropout=false
+grab-dropout $cola --dropout --attack $grab
+grab-no-masks $cola --dropout --attack $grab,learn_dropout=false
 lamp-dropout $cola --dropout --attack lamp
 lamp-no-prior $cola --attack lamp,alpha_lm=0
 lamp $cola --attack lamp
-grab-batch $cola --dropout --batch-size 4 --attack grab
-grab-batch-no-masks $cola --dropout --batch-size 4 --attack grab,learn_dropout=false
+grab-batch $cola --dropout --batch-size 4 --attack $grab
+grab-batch-no-masks $cola --dropout --batch-size 4 --attack $grab,learn_dropout=false
 lamp-batch $cola --dropout --batch-size 4 --attack lamp
-grab-batch-relaxed $cola --dropout --batch-size 4 --know longest,dropout --attack grab
+grab-batch-relaxed $cola --dropout --batch-size 4 --know longest,dropout --attack $grab
 lamp-dlg-tag $cola --attack dlg --attack tag
 lamp-no-polish $cola --attack lamp,alpha_lm=0,polish=0 --attack lamp,polish=0
 lamp-words-frozen $cola --embeddings words-frozen --attack lamp,alpha_lm=0
 lamp-tomatoes $tomatoes --attack lamp,alpha_lm=0 --attack lamp
-grab-pruned99 $pruned --defense prune:0.99 --attack grab --attack grab,pruning_mask=false
-grab-pruned90 $pruned --defense prune:0.9 --attack grab --attack grab,pruning_mask=false
+grab-pruned99 $pruned --defense prune:0.99 --attack $grab --attack $grab,pruning_mask=false
+grab-pruned90 $pruned --defense prune:0.9 --attack $grab --attack $grab,pruning_mask=false
 lamp-l2l1 $cola --attack lamp-l2l1 --attack lamp-l2l1,alpha=0
 lamp-ablations $cola --attack lamp,alpha_reg=0 --attack lamp,discrete=end --attack lamp,discrete=none
-grab-banking-no-labels $banking --know lengths,dropout --attack grab
-grab-banking $banking --attack grab
+grab-banking-no-labels $banking --know lengths,dropout --attack $grab
+grab-banking $banking --attack $grab
 lamp-noise $cola --defense noise:0.0005 --attack lamp
-grab-noise $cola --defense noise:0.0005 --know labels,lengths --attack grab
+grab-noise $cola --defense noise:0.0005 --know labels,lengths --attack $grab
 lamp-fedavg $cola --fedavg steps=4,lr=5e-5 --attack lamp
 lamp-tiny $tiny --attack lamp --attack lamp:fast
 grab-tiny $tiny --dropout --attack grab --attack grab:fast
-lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv --take 0:64 --attack lamp"
+lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv --take 0:64 --attack lamp,steps=${bert_steps:-2000}"
     quarters fet-cola "$model" cola 64 --attack fet
     quarters edr-cola "$model" cola 64 --attack edr
     quarters fet-sst2 "$model" sst2 64 --attack fet
@@ -86,6 +88,6 @@ chosen() {
     [ $# -gt 0 ] || { runs | grep . && return; }
     for name; do runs | grep -E "^$name(\.[0-3])? "; done
 }
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} results gpu_share=${gpu_share:-1}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} results gpu_share=${gpu_share:-1} device=${device:-auto}
 chosen "$@" | xargs -P "$jobs" -L1 bash -c '
-    name=$0; python3 benchmarks/leakage.py "$@" --gpu-share "$gpu_share" -o "$results/$name.json" > "$results/$name.log" 2>&1'
+    name=$0; python3 benchmarks/leakage.py "$@" --device "$device" --gpu-share "$gpu_share" -o "$results/$name.json" > "$results/$name.log" 2>&1'

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from conftest import TARGET_KINDS, small_target
-from gradleak.attacks import Dlg, Tag
-from gradleak.exchange import Knowledge, Reconstruction, Update
+from gradleak.attacks import Dlg, Finding, Tag, Victim
+from gradleak.exchange import Knowledge, Reconstruction, Reporter, Update
 from gradleak.federation import Client
 from gradleak.targets import Target, Task
 
@@ -101,3 +101,20 @@ def test_as_much_must_be_known_as_there_are_updates(bert: Target) -> None:
     updates, known = victims(bert, EQUAL)
     with pytest.raises(ValueError, match="zip"):
         Dlg(steps=1).many(bert, updates, known[:2])
+
+
+def test_on_a_cpu_short_sentences_are_not_padded_to_long_ones(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates, known = victims(
+        bert, [["cat"], ["the big red dog sat on a mat"], ["dog ran"], ["a big red cat ran on a mat"]]
+    )
+    seen: list[list[int]] = []
+    run = Dlg.run
+
+    def noted(self: Dlg, target: Target, some: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        seen.append([max(victim.knowledge.lengths or ()) for victim in some])
+        return run(self, target, some, reporter)
+
+    monkeypatch.setattr(Dlg, "run", noted)
+    found = Dlg(steps=1).many(bert, updates, known)
+    assert seen == [[3, 4], [10, 10]]
+    assert [len(result.token_ids[0]) for result in found] == [3, 10, 4, 10]

@@ -184,12 +184,22 @@ def _alike(target: Target, updates: Sequence[Update], knowledge: Sequence[Knowle
     groups: dict[Any, list[int]] = {}
     for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
         told = (known.sequences, known.labels is None, known.lengths is None, known.longest, known.dropout)
-        alike = (frozenset(update.tensors), told, known.defenses)
+        alike = (frozenset(update.tensors), told, known.defenses, _size_class(target, known))
         groups.setdefault(alike, []).append(number)
     size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
     # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
     most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
     return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
+
+
+def _size_class(target: Target, known: Knowledge) -> int:
+    """Return a number that sentences of about the same length share.
+
+    Those attacked together are padded to the longest of them. A CPU pays for padding; a GPU pays for every group.
+    """
+    if target.device.type != "cpu" or known.lengths is None:
+        return 0
+    return -(-max(known.lengths) // 8)
 
 
 def _ordered(target: Target, update: Update) -> dict[str, Tensor]:
