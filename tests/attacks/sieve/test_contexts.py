@@ -46,3 +46,9 @@ def test_a_sketched_replacement_is_the_sketch_of_the_replaced_sentence() -> None
         outside = (above / below[..., None]).sum(dim=2).square().sum(dim=-1)[0]
         expected = outside[[0, 1, 3]].mean() / sketch.size  # the replaced token's own context is left out
         torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-9)
+
+
+def test_no_pairs_have_no_contexts() -> None:
+    target = wider_target()
+    none = torch.zeros(0, dtype=torch.long)
+    assert Pairs.of(target, first_inputs(target), none, none).key.shape == (0, 4, 24)

@@ -9,7 +9,8 @@ from sieve_tools import ids_of, wider_target
 
 from gradleak.attacks.sieve.inputs import first_inputs
 from gradleak.attacks.sieve.polish import polish
-from gradleak.attacks.sieve.robust import Judge, _edge_by_median, read_noisy, spikes
+from gradleak.attacks.sieve.robust import Judge, read_noisy
+from gradleak.attacks.sieve.spikes import edge_by_median, spikes
 from gradleak.defenses import parse_defense
 from gradleak.federation import Client
 from gradleak.targets import Target
@@ -18,7 +19,7 @@ from gradleak.targets import Target
 def test_the_edge_is_where_the_singular_values_of_noise_end() -> None:
     for rows, columns in ((300, 300), (900, 300)):
         values = np.linalg.svd(np.random.default_rng(0).standard_normal((rows, columns)), compute_uv=False)
-        edge = np.median(values) * _edge_by_median(columns / rows)
+        edge = np.median(values) * edge_by_median(columns / rows)
         assert 0.95 < values[0] / edge < 1.02
 
 

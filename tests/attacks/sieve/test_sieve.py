@@ -52,11 +52,13 @@ def test_a_language_models_texts_are_read_to_their_last_token() -> None:
     assert_exact(Sieve()(target, sent(target)), target)
 
 
-def test_a_language_models_texts_under_dropout_lack_their_last_token_and_are_not_proven() -> None:
+def test_a_language_models_texts_under_dropout_are_read_but_not_proven_as_their_last_tokens_are_estimates() -> None:
     target = wider_target("gpt2", "causal-lm")
-    result = Sieve()(target, sent(target, dropout=True, seed=3))
-    assert sorted(result.token_ids) == sorted(ids[:-1] for ids in ids_of(target))
-    assert not result.verified
+    for seed in range(3):
+        result = Sieve()(target, sent(target, dropout=True, seed=seed))
+        assert sorted(result.token_ids) == sorted(ids_of(target))
+        assert "each text's last token is an estimate" in result.notes
+        assert not result.verified
 
 
 def test_repeated_words_and_single_words_are_read() -> None:

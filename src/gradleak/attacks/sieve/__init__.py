@@ -18,7 +18,7 @@ from gradleak.attacks.sieve.labels import read_labels
 from gradleak.attacks.sieve.masked import read_masked
 from gradleak.attacks.sieve.peeling import read_plain
 from gradleak.attacks.sieve.polish import Teller
-from gradleak.attacks.sieve.robust import read_noisy
+from gradleak.attacks.sieve.robust import read_changed
 from gradleak.attacks.sieve.subspace import Subspace, row_space
 from gradleak.attacks.sieve.verify import difference, reproduces
 from gradleak.errors import GradleakError
@@ -33,8 +33,12 @@ CLEAN = 1e-6
 ZEROS = 0.05
 """Share of zeros in a gradient from which on it was pruned."""
 
-NO_DROPOUT = 1e-2
-"""Without dropout less than this share of the first token's x lies outside the row space; with it, about 0.1 does."""
+NO_DROPOUT = 1e-3
+"""Without dropout less than this share of the first token's x lies outside the row space; with it, about 0.1 does, and
+0.01 of a token that twenty sentences begin with, each with its own mask."""
+
+TRUST = 0.3
+"""How much what dropout has changed counts for the last token of a language model's text."""
 
 HIDDEN = "this update hides its tokens from subspace attacks"
 
@@ -80,8 +84,9 @@ class Sieve(Attack):
         inputs = first_inputs(target)
         findings: list[Finding] = []
 
-        def tell(sentence: Tensor, loss: float) -> None:
-            reporter(len(findings), len(victims), lambda: (loss, (target.decode(sentence.tolist()),)))
+        def tell(sentences: Sequence[Tensor], loss: float) -> None:
+            texts = tuple(target.decode(sentence.tolist()) for sentence in sentences)
+            reporter(len(findings), len(victims), lambda: (loss, texts))
 
         for number, victim in enumerate(victims, start=1):
             findings.append(self._finding(target, inputs, victim, tell))
@@ -123,10 +128,14 @@ class Sieve(Attack):
     def _with_dropout(self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor) -> Reading:
         found = read_masked(target, inputs, victim.gradient, space, words)
         sentences = list(found.sentences)
+        ends = with_endings(target, victim.gradient, sentences, TRUST) if target.task == "causal-lm" else None
+        sentences = ends or sentences
         notes = [_overview(sentences), f"dropout found: rate about {found.rate:.2f}"]
+        if ends:
+            notes.append("each text's last token is an estimate")
         if found.missing:
             notes.append(f"{found.missing} of {space.rank} tokens not found")
-        return Reading(sentences, None, 0.0 if found.proven else found.loss, notes, found.proven)
+        return Reading(sentences, found.labels, 0.0 if found.proven else found.loss, notes, found.proven)
 
     def _without_dropout(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor) -> Reading:
         longest = longest_length(target, victim.gradient) or target.max_length
@@ -146,17 +155,12 @@ class Sieve(Attack):
         return Reading(sentences, labels, 0.0 if verified else loss, notes, verified)
 
     def _changed(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor, tell: Teller) -> Reading:
-        known = victim.knowledge
-        longest = known.longest or target.max_length
-        length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
-        found = read_noisy(target, inputs, victim.gradient, words, longest, length, tell)
+        found = read_changed(target, inputs, victim.gradient, words, victim.knowledge, tell)
         if found is None:
             return Reading(notes=[HIDDEN])
-        notes = [
-            _overview([found[0]]),
-            "the row space is not exact: noise, compression, or more tokens than dimensions",
-        ]
-        return Reading([found[0]], None, found[1], notes)
+        sentences = [tuple(ids) for ids in found.sentences]
+        notes = [_overview(sentences), "the row space is not exact: noise, compression, or more tokens than dimensions"]
+        return Reading(sentences, found.labels or None, found.distance, notes)
 
 
 def possible_words(target: Target, victim: Victim) -> Tensor:

@@ -47,10 +47,8 @@ class Pairs:
         fed = inputs(tokens, positions)
         if inputs.maps != (layer.query, layer.key, layer.value):  # ALBERT: the first map is before the layer
             fed = _apply(target, inputs.maps[0], fed)
-        query, key, value = (
-            _apply(target, projection, fed).view(len(tokens), heads, -1)
-            for projection in (layer.query, layer.key, layer.value)
-        )
+        mapped = (_apply(target, projection, fed) for projection in (layer.query, layer.key, layer.value))
+        query, key, value = (each.view(len(tokens), heads, each.shape[1] // heads) for each in mapped)
         causal = "causal-lm" in target.family.tasks
         return cls(tokens, positions, query * query.shape[-1] ** -0.5, key, value, causal)
 

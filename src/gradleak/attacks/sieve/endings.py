@@ -18,20 +18,28 @@ from gradleak.targets import Target
 
 
 def with_endings(
-    target: Target, gradient: Mapping[str, Tensor], beginnings: Sequence[tuple[int, ...]]
+    target: Target, gradient: Mapping[str, Tensor], beginnings: Sequence[tuple[int, ...]], trust: float = 1.0
 ) -> list[tuple[int, ...]] | None:
-    """Return the sentences with their last tokens; None if the last LayerNorm's gradient was not sent."""
+    """Return the sentences with their last tokens; None if the last LayerNorm's gradient was not sent.
+
+    Args:
+        target: the model.
+        gradient: what was sent.
+        beginnings: the sentences without their last tokens.
+        trust: how much the part of the LayerNorm's weight counts beside that of its bias: less under dropout, which
+            changes what the LayerNorm gives and hence that part.
+    """
     path = _last_norm(target)
     if f"{path}.weight" not in gradient or f"{path}.bias" not in gradient or not beginnings:
         return None
     norm: Any = target.model.get_submodule(path)
     table: Tensor = target.model.get_submodule(target.classifier).weight.detach().double()  # type: ignore[operator]
-    rest = torch.stack([gradient[f"{path}.bias"], gradient[f"{path}.weight"]]).double()  # [2, width]
+    rest = torch.stack([gradient[f"{path}.bias"], trust * gradient[f"{path}.weight"]]).double()  # [2, width]
     factors = []  # what a row of the table is multiplied by, of each sentence [2, width]
     for beginning in beginnings:
         share = 1.0 / (len(beginning) * len(beginnings))
         logits, fed = _forward(target, beginning)
-        scale = torch.stack([torch.ones_like(fed), (fed - norm.bias.double()) / norm.weight.double()])
+        scale = torch.stack([torch.ones_like(fed), trust * (fed - norm.bias.double()) / norm.weight.double()])
         known = torch.softmax(logits, dim=-1)
         known[torch.arange(len(beginning) - 1), list(beginning[1:])] -= 1.0
         rest = rest - share * ((known @ table) * scale).sum(dim=1)
@@ -43,9 +51,11 @@ def _fit(target: Target, table: Tensor, rest: Tensor, factors: Tensor, sweeps: i
     """Return the rows y of the table for which Σ_s factor_s ⊙ W_y is nearest to the rest, by coordinate descent."""
     chosen: list[int | None] = [None] * len(factors)
     costs = factors.square().sum(dim=1) @ table.square().T  # [sentences, vocabulary]
+    order = factors.square().sum(dim=(1, 2)).argsort(descending=True).tolist()  # those first that say most
     for _ in range(sweeps):
         before = list(chosen)
-        for number, factor in enumerate(factors):
+        for number in order:
+            factor = factors[number]
             old = chosen[number]
             if old is not None:
                 rest = rest + factor * table[old]

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.decoding import ACCEPTED
 from gradleak.attacks.sieve.inputs import Inputs
+from gradleak.attacks.sieve.removal import without_sentences
 from gradleak.attacks.sieve.rows import Rows, RowSearch
 from gradleak.attacks.sieve.sentences import Assignment, assign
 from gradleak.attacks.sieve.subspace import Subspace, rank
-from gradleak.attacks.sieve.verify import certain, unexplained
+from gradleak.attacks.sieve.verify import certain, gradient_of, unexplained
 from gradleak.targets import Target
 
 CLEARLY_APART = 1e-2
@@ -29,6 +30,7 @@ class MaskedReading:
 
     Attributes:
         sentences: token ids of each sentence, in order of position.
+        labels: the class of each sentence; None if rows do not tell.
         missing: how many rows were not found.
         rate: share of entries that were dropped.
         loss: share of the gradient that the rows do not explain.
@@ -36,6 +38,7 @@ class MaskedReading:
     """
 
     sentences: tuple[tuple[int, ...], ...]
+    labels: list[int] | None
     missing: int
     rate: float
     loss: float
@@ -49,10 +52,11 @@ def read_masked(
     key = target.layers[0].key
     shares_keys = key in inputs.maps
     count = space.rank - rank(key.weight_in(gradient)) if shares_keys else None
-    search = RowSearch(inputs, space, target.special_tokens, words, count or None, target.max_length)
-    rows = search.run()
+    reader = RowReader(target, inputs, gradient, space, words, count or None)
+    reader.run()
+    rows = reader.rows
     if not len(rows) or not rows.at(0):
-        return MaskedReading((), space.rank, 0.0, 1.0, False)
+        return MaskedReading((), None, space.rank, 0.0, 1.0, False)
     vectors = rows.vectors(inputs)
     starts = len(rows.at(0))
     total = count or starts
@@ -62,7 +66,7 @@ def read_masked(
         found = in_one_sentence(rows)
     loss = max(unexplained(projection.weight_in(gradient), vectors) for projection in inputs.maps)
     dropped = 1 - float(torch.stack(rows.masks).double().mean())
-    sentences = tuple(_filled(target, search, sentence) for sentence in found.sentences if sentence)
+    sentences = tuple(_filled(target, rows, reader.search, sentence) for sentence in found.sentences if sentence)
     proven = (
         target.task == "classification"  # a language model's last tokens leave no row
         and len(rows) == space.rank
@@ -73,13 +77,117 @@ def read_masked(
         and all(map(target_fits(target), sentences))
         and certain(space, dropped, len(words), ACCEPTED)
     )
-    return MaskedReading(sentences, space.rank - len(rows), dropped, loss, proven)
+    labels = None
+    if shares_keys and target.task == "classification":
+        labels = labels_by_parts(target, gradient, vectors, list(filter(None, found.sentences)), sentences)
+    return MaskedReading(sentences, labels, space.rank - len(rows), dropped, loss, proven)
 
 
-def _filled(target: Target, search: RowSearch, sentence: Sequence[int]) -> tuple[int, ...]:
+def labels_by_parts(
+    target: Target,
+    gradient: Mapping[str, Tensor],
+    vectors: Tensor,
+    numbers: Sequence[Sequence[int]],
+    sentences: Sequence[tuple[int, ...]],
+) -> list[int]:
+    """Return the class of each sentence by its own part of the first value map's gradient.
+
+    The rows split dW = Σ δ xᵀ into the sentences' parts. Dropout changes what a sentence's part is, but not much of its
+    direction: the class whose gradient without dropout is most alike is the one.
+
+    Args:
+        target: the model.
+        gradient: what was sent.
+        vectors: what the map was fed `[rows, width]`.
+        numbers: the rows of each sentence.
+        sentences: the token ids of each sentence.
+    """
+    value = target.layers[0].value
+    each = value.weight_in(gradient).double() @ torch.linalg.pinv(vectors)  # [outputs, rows]
+    labels = []
+    for own, sentence in zip(numbers, sentences, strict=True):
+        part = each[:, list(own)] @ vectors[list(own)]
+        likeness = []
+        for label in range(target.num_labels):
+            guess = value.weight_in(gradient_of(target, [sentence], [label], [value.weight])).double()
+            likeness.append(float((guess * part).sum() / guess.norm().clamp(min=1e-300)))
+        labels.append(likeness.index(max(likeness)))
+    return labels
+
+
+class RowReader:
+    """Looks for all rows; while some are missing, takes whole sentences out of the gradient and looks at the rest.
+
+    Args:
+        target: the model.
+        inputs: the tables of x(t, p).
+        gradient: what was sent.
+        space: the row space of the first maps' gradient.
+        words: ids that may stand inside a text.
+        sentences: how many there are; None if nothing tells.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        inputs: Inputs,
+        gradient: Mapping[str, Tensor],
+        space: Subspace,
+        words: Tensor,
+        sentences: int | None,
+    ) -> None:
+        self.target, self.inputs, self.gradient = target, inputs, gradient
+        self.space, self.words, self.sentences = space, words, sentences
+        self.settled = Rows()
+        self.search = self._search(space, Rows(), sentences)
+
+    @property
+    def rows(self) -> Rows:
+        """All rows found so far."""
+        return self.settled.with_rows(self.search.rows)
+
+    def run(self) -> None:
+        """Look until all rows are found; closer where a first look let no further sentence be taken out."""
+        closer = False
+        while self.search.lacking:
+            last = self.search
+            last.run(closer=closer)
+            if last.lacking and self.sentences and len(self.rows):
+                self._take_out(self.sentences)
+            if closer and self.search is last:
+                break
+            closer = self.search is last
+
+    def _search(self, space: Subspace, rows: Rows, sentences: int | None) -> RowSearch:
+        specials, longest = self.target.special_tokens, self.target.max_length
+        return RowSearch(self.inputs, space, specials, self.words, sentences, longest, rows, self.space)
+
+    def _take_out(self, sentences: int) -> None:
+        """Set the rows of whole sentences aside and go on among the others, in a smaller space."""
+        layer, rows = self.target.layers[0], self.rows
+        vectors = rows.vectors(self.inputs)
+        maps = [projection.weight_in(self.gradient) for projection in (layer.query, layer.key, layer.value)]
+        found = assign(maps[1], vectors, rows.positions, sentences).sentences
+        keys = vectors @ layer.key.weight_in(self.target.parameters).detach().double().T
+        keys = keys.view(len(keys), int(self.target.config.num_attention_heads), -1)
+        rest, whole = without_sentences(maps, vectors, keys, list(filter(self._ended, found)), self.space.rank)
+        if rest is None or rest.rank >= self.search.space.rank:
+            return
+        done = {row for sentence in whole for row in sentence}
+        self.settled = rows.only(done)
+        self.search = self._search(rest, rows.only(set(range(len(rows))) - done), sentences - len(whole))
+
+    def _ended(self, sentence: Sequence[int]) -> bool:
+        """Return whether a sentence has a row at each position up to an end."""
+        rows, ends = self.rows, self.target.special_tokens[1][-1:]
+        unbroken = [rows.positions[row] for row in sentence] == list(range(len(sentence)))
+        return bool(sentence) and unbroken and rows.tokens[sentence[-1]] in ends
+
+
+def _filled(target: Target, rows: Rows, search: RowSearch, sentence: Sequence[int]) -> tuple[int, ...]:
     """Return the tokens of a sentence, with a guess at each place that no row was found for."""
     before, after = target.special_tokens
-    tokens = {search.rows.positions[row]: search.rows.tokens[row] for row in sentence}
+    tokens = {rows.positions[row]: rows.tokens[row] for row in sentence}
     last = max(tokens)
     if after and tokens[last] != after[-1]:
         last = search.likely_end(last)

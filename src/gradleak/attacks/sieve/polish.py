@@ -21,7 +21,8 @@ from gradleak.targets import Target
 if TYPE_CHECKING:
     from gradleak.attacks.sieve.robust import Judge
 
-Teller = Callable[[Tensor, float], None]
+Teller = Callable[[Sequence[Tensor], float], None]
+"""Is told the sentences so far, and how close they come."""
 
 POOL = 64
 """How many tokens of each place, of the whole vocabulary, are candidates for any place."""
@@ -31,6 +32,9 @@ FILLERS = 8
 
 COMPARED = 32
 """How many sentences of each length are compared with the update in a step."""
+
+OF_A_ROW = 2.0
+"""What a row must explain, in units of what it does by chance: under dropout a repeated word explains a little more."""
 
 ROUNDS = 4
 """How often the candidates are chosen anew at most."""
@@ -65,7 +69,7 @@ def polish(
         narrow = judge.among(_pool(judge, sentence))
         for _ in range(STEPS):
             if tell is not None:
-                tell(sentence, least)
+                tell([sentence], least)
             tried = _neighbours(narrow, sentence, longest, resize=resize)
             better, loss = comparison.best(tried) if tried else (sentence, least)
             if loss >= least - 1e-9:
@@ -107,9 +111,9 @@ class Comparison:
         return self._matcher(Candidates(ids, mask, labels))[0]
 
     def _unexplained(self, sentences: Sequence[Tensor]) -> Tensor:
-        """Return what sentences leave of the first maps' spikes; a row too many explains its share by chance."""
+        """Return what sentences leave of the first maps' spikes; a row too many explains some by chance."""
         width = self.judge.inputs.width
-        return torch.stack([1 - self.judge.alone(ids[None])[0] + len(ids) / width for ids in sentences])
+        return torch.stack([1 - self.judge.alone(ids[None])[0] + OF_A_ROW * len(ids) / width for ids in sentences])
 
 
 def _pool(judge: Judge, sentence: Tensor) -> Tensor:

@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.batches import Batch, read_batch
+from gradleak.attacks.sieve.completion import count_sentences
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.polish import Teller, polish
+from gradleak.attacks.sieve.spikes import Spikes, spikes
+from gradleak.exchange import Knowledge
 from gradleak.targets import Projection, Target
-
-ABOVE_EDGE = 1.02
-FAINT = 0.05
-"""Singular values below this share of the largest never count: pruning leaves a tail that no noise explains."""
 
 LONGEST = 64
 """Sentences of more tokens are not looked for."""
@@ -35,55 +32,6 @@ LIKELIEST = 200
 
 LENGTHS = 3
 """How many places of the end of a sentence are tried."""
-
-
-@dataclass(frozen=True)
-class Spikes:
-    """What stands out of a gradient: S Vᵀ of the singular values above the noise `[spikes, width]`, of norm 1."""
-
-    factor: Tensor
-
-    def explained(self, rows: Tensor) -> Tensor:
-        """Return the share that the span of rows explains: `[…, rows, width]` gives `[…]`."""
-        rows = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        shown = rows @ self.factor.T.to(rows)  # [..., rows, spikes]
-        gram = rows @ rows.mT
-        gram = gram + 1e-6 * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        return (
-            (torch.linalg.solve_triangular(torch.linalg.cholesky(gram), shown, upper=False)).square().sum(dim=(-2, -1))
-        )
-
-
-def spikes(gradients: Sequence[Tensor]) -> Spikes | None:
-    """Return what stands out of gradients of maps that were fed the same vectors; None if nothing does.
-
-    Each is first scaled to the same noise, that of its median singular value, and each spike is shrunk by what noise
-    has added to it.
-    """
-    scaled = []
-    for gradient in gradients:
-        values = torch.linalg.svdvals(gradient.double())
-        floor = torch.maximum(values.median(), 1e-3 * values[0])  # compression may leave no noise at all
-        scaled.append(gradient.double() / floor.clamp(min=torch.finfo(torch.float64).tiny))
-    rows = torch.cat(scaled)
-    _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
-    edge = values.median() * _edge_by_median(min(rows.shape) / max(rows.shape))
-    edge = torch.maximum(edge, FAINT * values[0])
-    clear = values > ABOVE_EDGE * edge
-    if not clear.any():
-        return None
-    strength = (values[clear].square() - edge.square()).sqrt()
-    return Spikes(strength[:, None] * vectors[clear] / strength.norm())
-
-
-@lru_cache
-def _edge_by_median(ratio: float) -> float:
-    """Return the largest singular value of pure noise, in units of its median; `ratio` of columns to rows."""
-    low, high = (1 - ratio**0.5) ** 2, (1 + ratio**0.5) ** 2
-    at = np.linspace(low, high, 20_001)[1:]
-    density = np.sqrt(np.maximum((high - at) * (at - low), 0)) / at
-    total = np.cumsum(density)
-    return float((high / at[np.searchsorted(total, total[-1] / 2)]) ** 0.5)
 
 
 class Judge:
@@ -99,6 +47,7 @@ class Judge:
     def __init__(self, target: Target, inputs: Inputs, gradient: Mapping[str, Tensor], words: Tensor) -> None:
         self.target, self.inputs, self.words = target, inputs, words
         self.first = spikes([part.weight_in(gradient) for part in inputs.maps])
+        self.common = common_rows(target, inputs, words)
         self.later: dict[str, Spikes] = {}
         for parts in _later_maps(target):
             if all(part.weight in gradient for part in parts):
@@ -146,6 +95,29 @@ class Judge:
         return narrow
 
 
+def read_changed(
+    target: Target,
+    inputs: Inputs,
+    gradient: Mapping[str, Tensor],
+    words: Tensor,
+    known: Knowledge,
+    tell: Teller | None = None,
+) -> Batch | None:
+    """Read a changed update of one or several sentences; None if nothing stands out of it.
+
+    How many there are is counted (`completion.py`) where it is not known.
+    """
+    longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
+    count = known.sequences or count_sentences(target, gradient) or 1
+    if count > 1 and len(inputs.maps) > 1 and target.task == "classification":
+        batch = read_batch(target, inputs, gradient, words, common_rows(target, inputs, words), longest, count, tell)
+        if batch is not None:
+            return batch
+    length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
+    found = read_noisy(target, inputs, gradient, words, longest, length, tell)
+    return None if found is None else Batch([list(found[0])], [], found[1])
+
+
 def read_noisy(
     target: Target,
     inputs: Inputs,
@@ -159,7 +131,6 @@ def read_noisy(
     judge = Judge(target, inputs, gradient, words)
     if judge.first is None:
         return None
-    longest = min(longest, LONGEST, inputs.positions.shape[0])
     lengths = _lengths(judge, longest) if length is None else [length]
     narrow = judge.among(_likeliest(judge, max(lengths)))
     starts = [_pursue(narrow, tokens) for tokens in lengths]
@@ -174,20 +145,19 @@ def _later_maps(target: Target) -> list[tuple[Projection, ...]]:
     return maps + [(layer.query, layer.key, layer.value) for layer in others[:1]]
 
 
-def _common_rows(judge: Judge) -> Tensor:
+def common_rows(target: Target, inputs: Inputs, words: Tensor) -> Tensor:
     """Return what nearly all rows share: the vocabulary's mean at a few positions, and the start of a sentence."""
-    inputs, words = judge.inputs, judge.words
     some = words[:: max(1, len(words) // 2000)]
     places = torch.tensor([1, 6, 12], device=words.device).clamp(max=inputs.positions.shape[0] - 1)
     means = [inputs(some, place.expand(len(some))).mean(dim=0) for place in places]
-    start = torch.tensor(judge.target.special_tokens[0][:1], device=words.device, dtype=torch.long)
+    start = torch.tensor(target.special_tokens[0][:1], device=words.device, dtype=torch.long)
     return torch.cat([torch.stack(means), inputs(start, torch.zeros_like(start))])
 
 
 def _likeliest(judge: Judge, longest: int) -> Tensor:
     """Return the words that explain most at some position beside what all rows share, none twice."""
     places = torch.arange(longest, device=judge.words.device)
-    gain = judge.gains(judge.words, places, _common_rows(judge))
+    gain = judge.gains(judge.words, places, judge.common)
     return judge.words[torch.unique(gain.topk(min(LIKELIEST, len(gain)), dim=0).indices)]
 
 
@@ -198,7 +168,7 @@ def _lengths(judge: Judge, longest: int) -> list[int]:
         return list(range(shortest, min(longest, shortest + 8 * LENGTHS)))
     places = torch.arange(shortest - 1, longest, device=judge.words.device)
     end = torch.tensor(after[-1:], device=places.device)
-    order = judge.gains(end, places, _common_rows(judge))[0].argsort(descending=True)[:LENGTHS]
+    order = judge.gains(end, places, judge.common)[0].argsort(descending=True)[:LENGTHS]
     return [int(place) + 1 for place in places[order]]
 
 
@@ -213,7 +183,7 @@ def _pursue(judge: Judge, length: int) -> Tensor:
     places = torch.arange(length, device=device)
     while (sentence < 0).any():
         done = sentence >= 0
-        rows = judge.inputs(sentence[done], places[done]) if done.any() else _common_rows(judge)
+        rows = judge.inputs(sentence[done], places[done]) if done.any() else judge.common
         gain = judge.gains(judge.words, places[~done], rows)  # [words, open places]
         word, place = divmod(int(gain.argmax()), gain.shape[1])
         sentence[places[~done][place]] = judge.words[word]

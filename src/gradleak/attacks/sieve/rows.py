@@ -7,20 +7,20 @@ ended there. The search goes from position to position and looks closer where on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.decoding import decode
+from gradleak.attacks.sieve.decoding import ACCEPTED, decode
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.subspace import Subspace
 
 LOOKED_AT = ((48, 200), (200, 1000))
-"""How many of a position's likeliest tokens are decoded, one number after the other while rows are missing; then,
-where the first way through the positions missed a row, the same again and closer."""
+"""How many of a position's likeliest tokens are decoded, one number after the other while rows are missing; and the
+same of a closer look."""
 
 REPEATS = 128
 """In how many ways another occurrence of a row is looked for."""
@@ -29,7 +29,13 @@ FORCED = 12
 """How many ways of dropping are combined where single entries do not lead to a mask."""
 
 HIDDEN = 4
-"""How many tokens are looked at closer at a position that lacks a row."""
+"""How many tokens that came near are looked at closer at a position that lacks a row."""
+
+UNEXPLAINED = 0.45
+"""Share of x(t, p) beside the rows found that lies in the row space if it has a further row; less where few lack."""
+
+TOGETHER = 32
+"""In so many ways at once another occurrence is looked for, before it is seen whether one was found."""
 
 SAME_MASK = 0.04
 """Masks that differ in a smaller share of their entries are one: two occurrences of a row differ in a fifth of them."""
@@ -58,11 +64,20 @@ class Rows:
             self.positions.append(position)
             self.masks.append(mask)
 
+    def only(self, numbers: Iterable[int]) -> Rows:
+        """Return some of the rows, in the order of their numbers."""
+        chosen = sorted(numbers)
+        return Rows(*([part[row] for row in chosen] for part in (self.tokens, self.positions, self.masks)))  # type: ignore[arg-type]
+
+    def with_rows(self, other: Rows) -> Rows:
+        """Return these rows and others."""
+        return Rows(self.tokens + other.tokens, self.positions + other.positions, self.masks + other.masks)
+
     def vectors(self, inputs: Inputs) -> Tensor:
         """Return what the first map was fed `[rows, width]`, but for a factor that all rows share."""
         device = inputs.words.device
-        tokens, positions = (torch.tensor(part, device=device) for part in (self.tokens, self.positions))
-        masks = torch.stack(self.masks)
+        tokens, positions = (torch.tensor(p, dtype=torch.long, device=device) for p in (self.tokens, self.positions))
+        masks = torch.stack(self.masks) if self.masks else torch.ones(0, inputs.width, device=device)
         if inputs.dropout_first:
             return inputs.normalised(inputs.sums(tokens, positions) * masks / (1 - inputs.rate))
         return inputs(tokens, positions) * masks
@@ -78,6 +93,8 @@ class RowSearch:
         words: ids that may stand in between.
         sentences: how many there are; None if nothing tells.
         longest: no sentence has more tokens.
+        rows: rows of the space that are known.
+        whole: a larger space that rows must lie in, too.
     """
 
     def __init__(
@@ -88,43 +105,69 @@ class RowSearch:
         words: Tensor,
         sentences: int | None,
         longest: int,
+        rows: Rows | None = None,
+        whole: Subspace | None = None,
     ) -> None:
         self.inputs, self.space, self.words = inputs, space, words
         self.before, self.after = specials
         self.sentences = sentences
         self.longest = min(longest, space.rank)
-        self.rows = Rows()
-        self._code = _code_before_norm(inputs, space) if inputs.dropout_first else space
+        self.rows = rows or Rows()
+        self._code, self._whole = (_code(inputs, each) for each in (space, whole or space))
         self._ranked: dict[int, Tensor] = {}
 
-    def run(self) -> Rows:
-        """Go through the positions once, then again and closer where rows are missing."""
-        for closer, counts in enumerate(LOOKED_AT):
-            wanted, empty = self.sentences or self.space.rank, 0
-            for position in range(self.longest):
-                if len(self.rows) >= self.space.rank or wanted <= 0 or empty > self._patience:
-                    break
-                self._search(position, wanted, counts, 1 + 3 * closer)
-                there = self.rows.at(position)
-                ended = sum(self.rows.tokens[row] in self.after[-1:] for row in there)
-                wanted = (wanted if self.after and self.sentences else len(there)) - ended
-                empty = 0 if there else empty + 1
-        return self.rows
+    @property
+    def lacking(self) -> int:
+        """How many rows were not found."""
+        return self.space.rank - len(self.rows)
+
+    def run(self, *, closer: bool = False) -> None:
+        """Decode likely tokens position by position; then look for further occurrences where rows are missing."""
+        counts, rounds, depth = LOOKED_AT[closer], 4 if closer else 1, 3 if closer else 1
+        near = {}
+        for position, wanted in self._lacking_positions():
+            near[position] = self._decode(position, wanted, counts, rounds)
+            if not self.rows.at(position):
+                self._repeat(position, wanted, self._unexplained(position, near[position]), depth)
+        for position, wanted in self._lacking_positions():
+            tokens = near.get(position, self.words[:0])
+            self._repeat(position, wanted, self._unexplained(position, tokens), depth)
+
+    def _lacking_positions(self) -> Iterator[tuple[int, int]]:
+        """Yield positions that lack rows, and how many rows each has; what is found meanwhile counts for the next."""
+        wanted, empty = self.sentences or self.space.rank, 0
+        for position in range(self.longest):
+            if not self.lacking or wanted <= 0 or empty > self._patience:
+                break
+            if len(self.rows.at(position)) < wanted:
+                yield position, wanted
+            there = self.rows.at(position)
+            ended = sum(self.rows.tokens[row] in self.after[-1:] for row in there)
+            wanted = (wanted if self.after and self.sentences else len(there)) - ended
+            empty = 0 if there else empty + 1
 
     @property
     def _patience(self) -> int:
         """How many empty positions to pass: none where it is not known that a sentence goes on."""
         return 2 if self.after and self.sentences else 0
 
-    def _search(self, position: int, wanted: int, counts: Sequence[int], rounds: int) -> None:
-        """Look for the rows of one position until as many as wanted are there."""
+    def _decode(self, position: int, wanted: int, counts: Sequence[int], rounds: int) -> Tensor:
+        """Decode the likeliest tokens of a position while rows are missing; return those that came near."""
+        near = []
         for first, last in pairwise((0, *counts)):
             if len(self.rows.at(position)) < wanted:
-                self._try(position, self._candidates(position, first, last), rounds)
-        if len(self.rows.at(position)) < wanted:
-            closer = rounds > 1
-            tokens = self._hidden(position) if closer else [self.rows.tokens[row] for row in self.rows.at(position)]
-            self._repeat(position, wanted, (*self.before[position : position + 1], *tokens), depth=3 if closer else 1)
+                tokens = self._candidates(position, first, last)
+                outside = self._try(position, tokens, rounds)
+                near.append(tokens[outside.argsort()[:HIDDEN]])
+        return torch.cat(near)
+
+    def _unexplained(self, position: int, near: Tensor) -> list[int]:
+        """Return tokens that may have a further row: those found, and those that came near, that rows leave much of."""
+        found = [self.rows.tokens[row] for row in self.rows.at(position)]
+        tokens = torch.tensor(list(dict.fromkeys([*found, *near.tolist()])), dtype=torch.long, device=self.words.device)
+        chance = (self.lacking / (self.space.width - len(self.rows))) ** 0.5
+        much = self._missing(tokens, torch.full_like(tokens, position)) > min(UNEXPLAINED, 2 * chance)
+        return [*self.before[position : position + 1], *tokens[much].tolist()]
 
     def likely(self, position: int) -> int:
         """Return the token that is likeliest at a position for which no row was found."""
@@ -140,16 +183,10 @@ class RowSearch:
 
     def _missing(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return how much of x(t, p) beside the rows found lies in what they leave of the row space."""
-        found = torch.linalg.qr(self.rows.vectors(self.inputs).T)[0]
         vectors = self.inputs(tokens, positions)
+        found = torch.linalg.qr(self.rows.vectors(self.inputs).T)[0]
         own = vectors - (vectors @ found) @ found.T
         return (own @ self.space.basis).norm(dim=1) / own.norm(dim=1).clamp(min=1e-300)
-
-    def _hidden(self, position: int) -> list[int]:
-        """Return tokens that may stand at a position although none was found: the likeliest, and the end."""
-        tokens = self._candidates(position, 0, LOOKED_AT[0][0])
-        outside = self._try(position, tokens, rounds=1)
-        return tokens[outside.argsort()[:HIDDEN]].tolist()
 
     def _candidates(self, position: int, first: int, last: int) -> Tensor:
         """Return the likeliest tokens at a position, the end of a sentence first."""
@@ -173,9 +210,11 @@ class RowSearch:
 
     def _try(self, position: int, tokens: Tensor, rounds: int, erased: Tensor | None = None) -> Tensor:
         """Decode tokens at a position, add those that a mask was found for, return what the others leave outside."""
-        found = decode(self._vectors(tokens, position), self._code, rounds=rounds, erased=erased)
+        vectors = self._vectors(tokens, position)
+        found = decode(vectors, self._code, rounds=rounds, erased=erased)
         for number in found.accepted.nonzero().flatten().tolist():
-            self.rows.add(int(tokens[number]), position, found.masks[number])
+            if self._whole.outside(vectors[number] * found.masks[number]) < ACCEPTED:
+                self.rows.add(int(tokens[number]), position, found.masks[number])
         return found.outside.masked_fill(found.accepted, 1.0)
 
     def _repeat(self, position: int, wanted: int, tokens: Sequence[int], depth: int) -> None:
@@ -193,14 +232,15 @@ class RowSearch:
     def _insist(self, position: int, token: int, depth: int) -> None:
         """Decode with one entry dropped, then, where masks drop too many for that, with the likeliest two and more."""
         before = len(self.rows)
-        entries = self._spread(position, token)
-        forced = torch.nn.functional.one_hot(entries, self.space.width).bool()
+        forced = torch.nn.functional.one_hot(self._spread(position, token), self.space.width).bool()
         for _ in range(depth):
-            tokens = torch.full((len(forced),), token, device=self.words.device)
-            outside = self._try(position, tokens, 1, forced)
-            if len(self.rows) > before:
-                return
-            best = forced[outside.argsort()[:FORCED]]
+            outside = []
+            for part in torch.split(forced, TOGETHER):
+                tokens = torch.full((len(part),), token, device=self.words.device)
+                outside.append(self._try(position, tokens, 1, part))
+                if len(self.rows) > before:
+                    return
+            best = forced[torch.cat(outside).argsort()[:FORCED]]
             forced = (best[:, None] | best[None]).flatten(0, 1)
             forced = forced[forced.sum(dim=1) > best.sum(dim=1).max()]
 
@@ -214,11 +254,14 @@ class RowSearch:
         return size.masked_fill(~always, -1.0).topk(min(REPEATS, int(always.sum()))).indices
 
 
-def _code_before_norm(inputs: Inputs, space: Subspace) -> Subspace:
-    """Return the space that u ⊙ m lies in if LayerNorm(u ⊙ m) lies in `space`.
+def _code(inputs: Inputs, space: Subspace) -> Subspace:
+    """Return the space that a vector lies in after dropout if what the first map is fed lies in `space`.
 
-    x = γ ⊙ (u ⊙ m − μ) / σ + β, so that u ⊙ m = σ (x − β) / γ + μ is a sum of V / γ, β / γ and a constant.
+    The same, unless dropout comes before the LayerNorm: x = γ ⊙ (u ⊙ m − μ) / σ + β, so that u ⊙ m =
+    σ (x − β) / γ + μ is a sum of V / γ, β / γ and a constant.
     """
+    if not inputs.dropout_first:
+        return space
     scale, shift = inputs.scale.double()[:, None], inputs.shift.double()[:, None]
     columns = torch.cat([space.basis / scale, torch.ones_like(scale), shift / scale], dim=1)
     columns = columns / columns.norm(dim=0).clamp(min=1e-300)

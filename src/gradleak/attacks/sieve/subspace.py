@@ -53,9 +53,20 @@ def row_space(gradients: Sequence[Tensor], smallest: float = ROUNDING) -> Subspa
         gradients: gradients of linear maps that were fed the same vectors.
         smallest: singular values below this share of the largest do not count.
     """
-    rows = torch.cat([g.double() / g.double().norm().clamp(min=torch.finfo(torch.float64).tiny) for g in gradients])
-    values, basis = _right_singular(rows)
+    values, basis = _right_singular(scaled_rows(gradients))
     rank = int((values > smallest * values[0]).sum())
+    return Subspace(basis[:, :rank], values / values[0])
+
+
+def scaled_rows(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the rows of gradients one under the other, in float64, each gradient scaled to norm 1."""
+    tiny = torch.finfo(torch.float64).tiny
+    return torch.cat([g.double() / g.double().norm().clamp(min=tiny) for g in gradients])
+
+
+def span(rows: Tensor, rank: int) -> Subspace:
+    """Return the span of rows `[rows, width]` whose rank is known."""
+    values, basis = _right_singular(rows)
     return Subspace(basis[:, :rank], values / values[0])
 
 

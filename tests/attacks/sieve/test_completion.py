@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from sieve_tools import LABELS, TEXTS, wider_target
+
+from gradleak.attacks.sieve.completion import Sent, completed, count_sentences, spanned
+from gradleak.defenses import parse_defense
+from gradleak.federation import Client
+
+
+def of_rank(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a random matrix of some rank, and the rows that span it."""
+    generator = torch.Generator().manual_seed(rank)
+    rows = torch.randn(rank, 60, generator=generator)
+    return torch.randn(200, rank, generator=generator) @ rows, rows
+
+
+def pruned(matrix: torch.Tensor, share: float = 0.8) -> torch.Tensor:
+    return matrix * (matrix.abs() > matrix.abs().flatten().quantile(share))
+
+
+@pytest.mark.parametrize("compress", [torch.sign, pruned])
+def test_the_gradient_itself_is_among_those_that_would_have_been_sent_so(compress) -> None:  # noqa: ANN001
+    matrix, _ = of_rank(4)
+    sent = Sent([compress(matrix)])
+    guess = sent.nearest(torch.randn(200, 60, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(sent.nearest(guess), guess)
+    assert torch.equal(Sent([guess]).values.sign()[sent.values != 0], sent.values.sign()[sent.values != 0])
+    scale = matrix[sent.values != 0].abs().mean()
+    assert sent.apart(matrix / scale) < (0.1 if sent.signs_only else 1e-6)
+
+
+def test_completion_finds_the_row_space_that_was_pruned() -> None:
+    matrix, rows = of_rank(4)
+    sent = Sent([pruned(matrix)])
+    basis = torch.linalg.qr(rows.T)[0]
+
+    def outside(values: torch.Tensor) -> float:
+        vectors = torch.linalg.svd(values)[2][:4]
+        return float((vectors - (vectors @ basis) @ basis.T).norm())
+
+    assert outside(completed(sent, 4)) < 0.5 * outside(sent.values)
+
+
+@pytest.mark.parametrize("compress", [torch.sign, pruned])
+def test_a_matrix_of_too_small_a_rank_was_not_sent(compress) -> None:  # noqa: ANN001
+    sent = Sent([compress(of_rank(4)[0])])
+    right, small = sent.apart(completed(sent, 4)), sent.apart(completed(sent, 3))
+    assert right < 0.04 < small
+
+
+def test_known_rows_bring_back_the_gradient_that_was_pruned() -> None:
+    matrix, rows = of_rank(4)
+    sent = Sent([pruned(matrix)])
+    basis = torch.linalg.qr(rows.T)[0]
+    truth = matrix / pruned(matrix)[pruned(matrix) != 0].abs().mean()
+    filled_with_zeros = (sent.values @ basis) @ basis.T
+    assert (spanned(sent, rows.double()) - truth).norm() < 0.4 * (filled_with_zeros - truth).norm()
+
+
+def test_an_update_with_noise_stays_as_it_is() -> None:
+    noisy = of_rank(2)[0] + torch.randn(200, 60, generator=torch.Generator().manual_seed(1))
+    sent = Sent([noisy])
+    assert sent.complete
+    assert torch.equal(sent.nearest(torch.zeros(200, 60)), sent.values)
+
+
+def test_maps_of_which_nothing_was_sent_are_no_error() -> None:
+    sent = Sent([torch.zeros(5, 4), torch.eye(4)])
+    assert completed(sent, 2).isfinite().all()
+
+
+@pytest.mark.parametrize("defense", ["sign", "prune:0.8", "noise:1e-6"])
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sentences_are_counted_through_a_defense(defense: str, dropout: bool, count: int) -> None:
+    target = wider_target()
+    update = Client(target, dropout=dropout).update(TEXTS[:count], LABELS[:count])
+    update = parse_defense(defense).apply(update, torch.Generator().manual_seed(0))
+    assert count_sentences(target, update.tensors) == count
