@@ -12,6 +12,7 @@ from gradleak.attacks import Sieve
 from gradleak.attacks.sieve import dropout_is_off, masked, row_space
 from gradleak.attacks.sieve.inputs import first_inputs
 from gradleak.attacks.sieve.rows import Rows
+from gradleak.exchange import Progress
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "big", "red", "dog", "ran"]
 CROWD = [" ".join(random.Random(n).choices(WORDS, k=6)) for n in range(8)]
@@ -26,6 +27,19 @@ def test_a_crowded_batch_is_read_exactly_and_only_by_taking_sentences_out(monkey
     assert result.verified
     monkeypatch.setattr(masked, "without_sentences", lambda *_: (None, []))
     assert not Sieve()(target, update).verified
+
+
+def test_a_clock_can_end_the_search_for_rows() -> None:
+    class EnoughError(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        assert progress.texts
+        raise EnoughError
+
+    target = wider_target()
+    with pytest.raises(EnoughError):
+        Sieve()(target, sent(target, CROWD, [0, 1] * 4, dropout=True), listener=stop)
 
 
 def test_many_masks_of_one_token_are_not_taken_for_no_dropout() -> None:

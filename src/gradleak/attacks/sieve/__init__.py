@@ -123,10 +123,12 @@ class Sieve(Attack):
             return self._changed(target, inputs, victim, words, tell)
         if dropout_is_off(target, inputs, space):
             return self._without_dropout(target, inputs, victim, words)
-        return self._with_dropout(target, inputs, victim, space, words)
+        return self._with_dropout(target, inputs, victim, space, words, tell)
 
-    def _with_dropout(self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor) -> Reading:
-        found = read_masked(target, inputs, victim.gradient, space, words)
+    def _with_dropout(
+        self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor, tell: Teller
+    ) -> Reading:
+        found = read_masked(target, inputs, victim.gradient, space, words, tell)
         sentences = list(found.sentences)
         ends = with_endings(target, victim.gradient, sentences, TRUST) if target.task == "causal-lm" else None
         sentences = ends or sentences

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.decoding import ACCEPTED
 from gradleak.attacks.sieve.inputs import Inputs
+from gradleak.attacks.sieve.polish import Teller
 from gradleak.attacks.sieve.removal import without_sentences
 from gradleak.attacks.sieve.rows import Rows, RowSearch
 from gradleak.attacks.sieve.sentences import Assignment, assign
@@ -46,13 +47,18 @@ class MaskedReading:
 
 
 def read_masked(
-    target: Target, inputs: Inputs, gradient: Mapping[str, Tensor], space: Subspace, words: Tensor
+    target: Target,
+    inputs: Inputs,
+    gradient: Mapping[str, Tensor],
+    space: Subspace,
+    words: Tensor,
+    tell: Teller | None = None,
 ) -> MaskedReading:
-    """Read a batch whose client had dropout switched on."""
+    """Read a batch whose client had dropout switched on; `tell` hears of the words found so far."""
     key = target.layers[0].key
     shares_keys = key in inputs.maps
     count = space.rank - rank(key.weight_in(gradient)) if shares_keys else None
-    reader = RowReader(target, inputs, gradient, space, words, count or None)
+    reader = RowReader(target, inputs, gradient, space, words, count or None, tell)
     reader.run()
     rows = reader.rows
     if not len(rows) or not rows.at(0):
@@ -125,6 +131,7 @@ class RowReader:
         space: the row space of the first maps' gradient.
         words: ids that may stand inside a text.
         sentences: how many there are; None if nothing tells.
+        tell: called with the words found so far, as one text, and the share of rows that is missing.
     """
 
     def __init__(
@@ -135,9 +142,10 @@ class RowReader:
         space: Subspace,
         words: Tensor,
         sentences: int | None,
+        tell: Teller | None = None,
     ) -> None:
         self.target, self.inputs, self.gradient = target, inputs, gradient
-        self.space, self.words, self.sentences = space, words, sentences
+        self.space, self.words, self.sentences, self.tell = space, words, sentences, tell
         self.settled = Rows()
         self.search = self._search(space, Rows(), sentences)
 
@@ -160,7 +168,14 @@ class RowReader:
 
     def _search(self, space: Subspace, rows: Rows, sentences: int | None) -> RowSearch:
         specials, longest = self.target.special_tokens, self.target.max_length
-        return RowSearch(self.inputs, space, specials, self.words, sentences, longest, rows, self.space)
+        return RowSearch(self.inputs, space, specials, self.words, sentences, longest, rows, self.space, self._report)
+
+    def _report(self, rows: Rows) -> None:
+        """Let a listener know, who may have had enough: where rows are many, a search takes minutes."""
+        found = self.settled.with_rows(rows)
+        if self.tell is not None and len(found):
+            order = sorted(range(len(found)), key=lambda row: found.positions[row])
+            self.tell([torch.tensor([found.tokens[row] for row in order])], 1 - len(found) / self.space.rank)
 
     def _take_out(self, sentences: int) -> None:
         """Set the rows of whole sentences aside and go on among the others, in a smaller space."""

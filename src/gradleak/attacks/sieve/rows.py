@@ -7,7 +7,7 @@ ended there. The search goes from position to position and looks closer where on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -95,6 +95,7 @@ class RowSearch:
         longest: no sentence has more tokens.
         rows: rows of the space that are known.
         whole: a larger space that rows must lie in, too.
+        tell: called with the rows of the search at every position.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class RowSearch:
         longest: int,
         rows: Rows | None = None,
         whole: Subspace | None = None,
+        tell: Callable[[Rows], None] | None = None,
     ) -> None:
         self.inputs, self.space, self.words = inputs, space, words
         self.before, self.after = specials
@@ -115,6 +117,7 @@ class RowSearch:
         self.rows = rows or Rows()
         self._code, self._whole = (_code(inputs, each) for each in (space, whole or space))
         self._ranked: dict[int, Tensor] = {}
+        self._tell = tell or (lambda _: None)
 
     @property
     def lacking(self) -> int:
@@ -140,6 +143,7 @@ class RowSearch:
             if not self.lacking or wanted <= 0 or empty > self._patience:
                 break
             if len(self.rows.at(position)) < wanted:
+                self._tell(self.rows)
                 yield position, wanted
             there = self.rows.at(position)
             ended = sum(self.rows.tokens[row] in self.after[-1:] for row in there)
