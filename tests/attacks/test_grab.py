@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -41,24 +41,26 @@ def first_guess(attack: Grab, target: Target, known: Knowledge, texts: list[str]
 def test_every_family_that_drops_has_its_masks_learnt(family: str) -> None:
     target = small_target(family)
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
-    attack = Grab(**SMALL)
+    attack = Grab(**SMALL, first_masks="mean")
     guess, victims = first_guess(attack, target, known, TEXTS)
     assert set(guess.dropout) == set(dropout_sites(target, guess.slots.mask.shape[-1]))
-    assert all(set(mask.unique().tolist()) <= {0.0, 1.0} for mask in guess.dropout.values())
+    assert all((mask == 1 - guess.sites[name].rate).all() for name, mask in guess.dropout.items())
     descender = Descender(target, attack._matcher(target, victims), guess, attack._descent(5))
     descender.run(5)
     learnt = descender.now.dropout
     assert all(((mask >= 0) & (mask <= 1)).all() for mask in learnt.values())
-    assert any((mask % 1 != 0).any() for mask in learnt.values())
+    assert any((learnt[name] != mask).any() for name, mask in guess.dropout.items())
 
 
 def test_masks_are_drawn_at_the_clients_rate_and_from_a_victims_own_stream() -> None:
     target = load_target("tiny", 2)
     texts = ["the old man walked slowly home and never came back again"]
     known = Knowledge(labels=[0], lengths=target.encode(texts).lengths, dropout=0.1)
-    guess, _ = first_guess(Grab(**SMALL), target, known, texts)
-    again, _ = first_guess(Grab(**SMALL), target, known, texts)
+    attack = Grab(**SMALL, first_masks="bernoulli")
+    guess, _ = first_guess(attack, target, known, texts)
+    again, _ = first_guess(attack, target, known, texts)
     entries = torch.cat([mask.flatten() for mask in guess.dropout.values()])
+    assert set(entries.tolist()) == {0.0, 1.0}
     assert float(entries.mean()) == pytest.approx(0.9, abs=0.02)
     assert all(torch.equal(mask, again.dropout[name]) for name, mask in guess.dropout.items())
 
@@ -88,11 +90,21 @@ def test_a_mask_goes_with_its_token() -> None:
         assert torch.equal(moved, mask)
 
 
+def test_masks_at_their_mean_are_no_dropout() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
+    attack = Grab(**SMALL, first_masks="mean")
+    guess, victims = first_guess(attack, target, known, TEXTS)
+    matcher = attack._matcher(target, victims)
+    without = matcher(replace(guess, dropout={}).candidates(target))
+    assert float(matcher(guess.candidates(target))) == pytest.approx(float(without), rel=1e-9)
+
+
 def test_the_true_masks_and_words_have_no_distance() -> None:
     """Masks of a client's own dropout explain its gradient: what the search looks for is there to be found."""
     target = small_target("bert", dtype=torch.float64)
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
-    attack = Grab(**SMALL)
+    attack = Grab(**SMALL, first_masks="bernoulli")
     guess, victims = first_guess(attack, target, known, TEXTS)
     truth = replace(guess, embeddings=target.embed(target.encode(TEXTS).ids)[None, None])
     from gradleak.matching import candidate_gradients
@@ -119,7 +131,7 @@ def frame(target: Target, length: int, room: int, *, may_end: bool) -> tuple[_Fr
 def test_every_token_is_tried_at_a_place() -> None:
     found, order = frame(small_target("bert"), 5, 5, may_end=False)
     tried = found.substitute(order, 2)[0].tolist()
-    assert tried == [[0, 1, 2, 3, 4], [0, 1, 1, 3, 4], [0, 1, 2, 3, 4], [0, 1, 3, 3, 4]]
+    assert tried == [[0, 1, 1, 3, 4], [0, 1, 2, 3, 4], [0, 1, 3, 3, 4]]
 
 
 def test_a_sequence_may_end_at_a_place_or_grow_by_one() -> None:
@@ -170,6 +182,76 @@ def test_lengths_that_are_not_told_are_found_with_the_words() -> None:
     mask = found.slots.mask[0, 0]
     assert [target.decode(row[keep].tolist()) for row, keep in zip(ids[0, 0], mask, strict=True)] == texts
     assert float(found.losses) < 1e-4
+
+
+def several(target: Target, attack: Grab, texts: list[str], *, dropout: bool, told: bool) -> tuple[Guess, list[Victim]]:
+    """Return embeddings near the words of some texts in another order, a victim for each text."""
+    victims = []
+    for number, text in enumerate(texts):
+        lengths = target.encode([text]).lengths
+        known = Knowledge(
+            labels=[0],
+            lengths=lengths if told else None,
+            longest=None if told else lengths[0],
+            dropout=0.1 if dropout else 0.0,
+        )
+        update = Client(target, dropout=dropout, seed=number).update([text], [0])
+        victims.append(Victim(update.gradient(), known, torch.Generator().manual_seed(number)))
+    guess, _ = attack._first_guess(target, victims)
+    encoded = target.encode(texts).ids[:, None, None]
+    near = target.embed(encoded.roll(1, dims=-1)) + 0.02 * guess.embeddings
+    return attack._with_masks(target, replace(guess, embeddings=near), victims), victims
+
+
+@pytest.mark.parametrize(("dropout", "told"), [(False, True), (True, True), (False, False)])
+def test_victims_of_several_lengths_are_searched_as_each_is_alone(dropout: bool, told: bool) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    texts = ["a dog", "the dog sat on a mat", "the big red cat ran on a red mat ."]
+    attack = Grab(**SMALL | {"passes": 2})
+    together: dict[int, Tensor] = {}
+    for members in ([0, 1, 2], [0], [1], [2]):
+        guess, victims = several(target, attack, texts, dropout=dropout, told=told)
+        some = [victims[member] for member in members]
+        matcher = attack._matcher(target, some)
+        longest = int(guess.slots.mask[members].sum(dim=-1).max())
+        start = attack._nearest_words(target, matcher, guess.victims(members).shortened(longest))
+        found = attack._discrete(target, matcher, start, some, start.slots.mask[:, 0].sum(dim=2))
+        ids = found.words(target)[0].masked_fill(~found.slots.mask, -1)
+        for place, member in enumerate(members):
+            alone = ids[place, 0, 0, : int(found.slots.mask[place].sum())]
+            assert torch.equal(together.setdefault(member, alone), alone)
+
+
+def test_no_place_is_tried_that_a_victim_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = small_target("bert")
+    texts = ["a dog", "the big red cat ran on a red mat ."]
+    attack = Grab(**SMALL | {"permutations": 3, "beams": 2})
+    guess, victims = several(target, attack, texts, dropout=False, told=True)
+    room = guess.slots.mask[:, 0].sum(dim=2)
+    scored: list[int] = []
+    score = Grab._order_losses
+
+    def counted(self: Grab, target: Target, matcher: Any, words: Guess, orders: Tensor) -> Tensor:
+        scored.append(orders[..., 0].numel())
+        return score(self, target, matcher, words, orders)
+
+    monkeypatch.setattr(Grab, "_order_losses", counted)
+    matcher = attack._matcher(target, victims)
+    attack._discrete(target, matcher, attack._nearest_words(target, matcher, guess), victims, room)
+    # For each victim its own order and those drawn, then at each of its words every one of them in both beams.
+    assert sum(scored) == sum(1 + 3 + 2 * words**2 for words in (room.flatten() - 2).tolist())
+
+
+@pytest.mark.parametrize("stop", ["settled", "no-gain"])
+def test_rounds_go_on_for_those_that_have_not_arrived(stop: Literal["settled", "no-gain"]) -> None:
+    target = small_target("bert")
+    attack = Grab(**SMALL, stop=stop)
+    before, victims = several(target, attack, ["a cat sat", "a dog ran"], dropout=False, told=True)
+    words = attack._nearest_words(target, attack._matcher(target, victims), before)
+    order = torch.tensor([[0, 1, 2, 3, 4], [0, 2, 1, 3, 4]])[:, None, None]
+    searched = replace(words.rearranged(order), losses=words.losses + torch.tensor([[-1.0], [0.0]]))
+    assert attack._go_on(before, words, searched) == ([True, True] if stop == "settled" else [True, False])
+    assert attack._go_on(words, words, searched) == ([False, True] if stop == "settled" else [True, False])
 
 
 # --- defenses ------------------------------------------------------------------------------------------------------

@@ -123,6 +123,13 @@ class Guess:
         labels = ids if target.task == "causal-lm" else self.labels
         return ids, Guess(self.slots, target.embed(ids), labels, self.losses, self.dropout, self.sites)
 
+    def shortened(self, tokens: int) -> Guess:
+        """Return the guess without the places from `tokens` on."""
+        slots = Slots(*(tensor[..., :tokens] for tensor in vars(self.slots).values()))
+        dropout = {name: _shorten_mask(mask, tokens, self.sites[name]) for name, mask in self.dropout.items()}
+        labels = self.labels[:, :, :, :tokens] if self.labels_per_token else self.labels
+        return Guess(slots, self.embeddings[..., :tokens, :], labels, self.losses, dropout, self.sites)
+
     def rearranged(self, orders: Tensor) -> Guess:
         """Put tokens in another order `[V, starts, B, T]`, and with each what is assumed of its label and dropout.
 
@@ -300,6 +307,13 @@ def keep_better(best: Guess, now: Guess, losses: Tensor) -> Guess:
         {name: choose(mask, best.dropout[name]) for name, mask in now.dropout.items()},
         best.sites,
     )
+
+
+def _shorten_mask(mask: Tensor, tokens: int, site: DropoutSite) -> Tensor:
+    """Return a dropout mask `[V, starts, B, *shape]` of the first tokens alone."""
+    for dim in site.token_dims:
+        mask = mask.narrow(3 + dim, 0, tokens)
+    return mask
 
 
 def _stay(tensor: Tensor, _: Tensor) -> Tensor:

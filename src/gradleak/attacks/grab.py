@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,11 @@ from gradleak.search import beam_search, shuffle
 from gradleak.targets import Target
 from gradleak.targets.dropout import dropout_sites
 
+# Victims of lengths up to each of these are searched together: few groups keep a GPU busy, many leave out padding.
+TOGETHER = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+
+FURTHER = {"first_masks": "mean", "stop": "settled"}
+
 
 @register
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,9 @@ class Grab(Hybrid):
     It differs from the paper knowingly: what was learnt of a token's dropout goes with the token when tokens are put in
     another order; in a batch the beams run through one sequence at a time while the others stay at their best, which
     lets the engine reuse their gradients; the nearest words of all rounds are taken, continuous or discrete; and they
-    are put in order at the end as LAMP's are here (`polish`, 0 for the published way).
+    are put in order at the end as LAMP's are here (`polish`, 0 for the published way). Presets `fast` and `thorough`
+    differ further: masks start at their mean, which is no dropout, and rounds end when one comes back to the words that
+    it started from.
     """
 
     name: ClassVar[str] = "grab"
@@ -45,7 +53,11 @@ class Grab(Hybrid):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"linear": True, "clip": 0.5},
-        "fast": {"steps": 300, "starts": 100, "permutations": 100, "rounds": 1, "passes": 2, "beams": 2, "polish": 2},
+        "thorough": {**FURTHER},
+        "fast": {
+            **FURTHER,
+            **{"steps": 150, "starts": 100, "permutations": 100, "rounds": 2, "passes": 2, "beams": 2, "polish": 2},
+        },
     }
 
     optimizer: Literal["adam", "adamw"] = "adamw"
@@ -57,12 +69,14 @@ class Grab(Hybrid):
     alpha: float = 0.01
     squared: bool = True
     learn_dropout: bool = True
+    first_masks: Literal["bernoulli", "mean"] = "bernoulli"
     pruning_mask: bool = True
     normalise: bool = True
+    stop: Literal["no-gain", "settled"] = "no-gain"
     lengths_kept: int = 1
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
-        """Algorithm 1: descend and search in turn; who gains nothing by the search has arrived."""
+        """Algorithm 1: descend and search in turn, until everyone has arrived."""
         matcher = whole = self._matcher(target, victims)
         guess, notes = self._first_guess(target, victims)
         guess = self._with_masks(target, guess, victims)
@@ -81,11 +95,11 @@ class Grab(Hybrid):
             for place, victim in enumerate(members):
                 if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
                     nearest[victim] = searched.victim(place)
-            better = (searched.losses < words.losses).flatten().tolist()
-            going = [victim for victim, gained in zip(members, better, strict=True) if gained]
-            if not going:
+            moving = [place for place, moves in enumerate(self._go_on(guess, words, searched)) if moves]
+            if not moving:
                 break
-            guess = searched.victims([place for place, gained in enumerate(better) if gained])
+            going = [members[place] for place in moving]
+            guess = searched.victims(moving)
             matcher = whole.of_victims(going)
         words = Guess.joined([nearest[victim] for victim in range(len(victims))])
         found = self._polished(target, whole, words)
@@ -93,6 +107,13 @@ class Grab(Hybrid):
             replace(finding, history=trail, notes=tuple(note))
             for finding, trail, note in zip(found, history.trails, notes, strict=True)
         ]
+
+    def _go_on(self, before: Guess, words: Guess, searched: Guess) -> list[bool]:
+        """Tell who has not arrived: as published, whose search gained; or whose last round found other words."""
+        if self.stop == "no-gain":
+            return (searched.losses < words.losses).flatten().tolist()
+        other = (searched.embeddings != before.embeddings).any(dim=-1) & searched.slots.mask
+        return (other | (searched.slots.mask != before.slots.mask)).flatten(1).any(dim=1).tolist()
 
     def _matcher(self, target: Target, victims: Sequence[Victim]) -> Matcher:
         """Sections 4.2 and 5.5: L2 + α · L1, of what pruning left and of one norm where there is noise."""
@@ -119,14 +140,15 @@ class Grab(Hybrid):
         return [[longest] * (known.sequences or 1)], f"lengths searched, at most {longest}"
 
     def _with_masks(self, target: Target, guess: Guess, victims: Sequence[Victim]) -> Guess:
-        """Algorithm 1, line 1: Bernoulli masks for every dropout, each victim's from its own stream."""
+        """Algorithm 1, line 1: a mask for every dropout, drawn from each victim's own stream or at its mean."""
         if not self.learn_dropout or any(victim.knowledge.dropout == 0 for victim in victims):
             return guess
-        tokens = guess.slots.mask.shape[-1]
+        batch, tokens = guess.slots.mask.shape[:3], guess.slots.mask.shape[3]
         sites = dropout_sites(target, tokens)
-        batch = guess.slots.mask.shape[:3]
-        masks = {name: torch.ones(*batch, *site.shape, dtype=target.dtype) for name, site in sites.items()}
-        for number, victim in enumerate(victims):
+        masks = {
+            name: torch.full((*batch, *site.shape), 1 - site.rate, dtype=target.dtype) for name, site in sites.items()
+        }
+        for number, victim in enumerate(victims if self.first_masks == "bernoulli" else ()):
             own = int(guess.slots.mask[number].sum(dim=-1).max())
             for name, site in sites.items():
                 shape = [own if dim in site.token_dims else size for dim, size in enumerate(site.shape)]
@@ -146,6 +168,20 @@ class Grab(Hybrid):
     def _discrete(
         self, target: Target, matcher: Matcher, words: Guess, victims: Sequence[Victim], room: Tensor
     ) -> Guess:
+        """Algorithm 3, for victims of about the same length together: the others' places are none of theirs."""
+        orders = torch.full_like(words.slots.ids[:, 0], -1)  # [victims, sequences, tokens]
+        for longest, members in _alike(room.amax(dim=1)).items():
+            some = words.victims(members).shortened(longest)
+            own = [victims[victim] for victim in members]
+            orders[members, :, :longest] = self._best_orders(
+                target, matcher.of_victims(members), some, own, room[members]
+            )
+        found = words.rearranged(orders[:, None])
+        return replace(found, losses=matcher(found.candidates(target)))
+
+    def _best_orders(
+        self, target: Target, matcher: Matcher, words: Guess, victims: Sequence[Victim], room: Tensor
+    ) -> Tensor:
         """Algorithm 3: several passes of beam search over every sequence, until one changes nothing."""
         places = torch.arange(words.slots.ids.shape[-1], device=target.device)
         orders = torch.where(words.slots.mask[:, 0], places, -1)  # [victims, sequences, tokens]
@@ -156,8 +192,7 @@ class Grab(Hybrid):
                 orders = self._search(target, matcher, words, orders, sequence, victims, shuffles, room)
             if torch.equal(before, orders):
                 break
-        found = words.rearranged(orders[:, None])
-        return replace(found, losses=matcher(found.candidates(target)))
+        return orders
 
     def _search(
         self,
@@ -189,6 +224,14 @@ class Grab(Hybrid):
         return changed
 
 
+def _alike(lengths: Tensor) -> dict[int, list[int]]:
+    """Return which victims to search together: the longest length among them, and their numbers."""
+    groups: dict[int, list[int]] = {}
+    for victim, length in enumerate(lengths.tolist()):
+        groups.setdefault(bisect_left(TOGETHER, length), []).append(victim)
+    return {int(lengths[members].max()): members for members in groups.values()}
+
+
 class _Frame:
     """Where one sequence's tokens may stand: beam search puts any of them, or the sequence's end, at any place.
 
@@ -209,20 +252,19 @@ class _Frame:
         self.places = range(len(before), mask.shape[1] - self.closing)
 
     def substitute(self, orders: Tensor, place: int) -> Tensor:
-        """Return orders `[V, beams, T]`, and with every choice for a place `[V, beams × (1 + choices), T]`."""
+        """Return orders `[V, beams, T]` with every choice for a place `[V, beams × choices, T]`, itself included."""
         choices = torch.arange(self.places.start, self.places.stop, device=orders.device)
         ends = (orders >= 0).sum(dim=2)[..., None] - self.closing  # [V, beams, 1]
         longer = (ends == place) & (place < self.room[:, None, None]) if self.may_end else torch.zeros_like(ends).bool()
         put = orders[:, :, None].repeat(1, 1, len(choices), 1)
         put[..., place] = choices
         fits = self.free[:, None, choices] & ((place < ends) | longer)
-        variants = [
-            orders[:, :, None],
-            torch.where(fits[..., None], self._closed(put, ends + longer.long()), orders[:, :, None]),
-        ]
+        variants = [torch.where(fits[..., None], self._closed(put, ends + longer.long()), orders[:, :, None])]
         if self.may_end and place > self.places.start:
             shorter = self._closed(orders[:, :, None], torch.full_like(ends, place))
             variants.append(torch.where((place < ends)[..., None], shorter, orders[:, :, None]))
+        if self.may_end:  # it may have ended here, or before
+            variants.append(orders[:, :, None])
         return torch.cat(variants, dim=2).flatten(1, 2)
 
     def _closed(self, orders: Tensor, ends: Tensor) -> Tensor:
