@@ -56,7 +56,7 @@ class Grab(Hybrid):
         "thorough": {**FURTHER},
         "fast": {
             **FURTHER,
-            **{"steps": 150, "starts": 100, "permutations": 100, "rounds": 2, "passes": 2, "beams": 2, "polish": 2},
+            **{"steps": 300, "starts": 100, "permutations": 100, "rounds": 1, "passes": 2, "beams": 2, "polish": 2},
         },
     }
 
