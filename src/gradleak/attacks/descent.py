@@ -75,10 +75,6 @@ class Guess:
         labels = self.labels.softmax(dim=-1) if self.labels.is_floating_point() else self.labels
         return Candidates(self.slots.fill(target, self.embeddings), self.slots.mask, labels, self.dropout)
 
-    def victim(self, number: int) -> Guess:
-        """Return one victim's guess."""
-        return self._each(self.slots.victim(number), lambda tensor: tensor[number : number + 1])
-
     def victims(self, chosen: Sequence[int]) -> Guess:
         """Return some victims' guesses."""
         index = torch.tensor(chosen, dtype=torch.long, device=self.losses.device)

@@ -94,7 +94,7 @@ class Grab(Hybrid):
             searched = self._discrete(target, matcher, words, some, room[members])
             for place, victim in enumerate(members):
                 if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
-                    nearest[victim] = searched.victim(place)
+                    nearest[victim] = searched.victims([place])
             moving = [place for place, moves in enumerate(self._go_on(guess, words, searched)) if moves]
             if not moving:
                 break

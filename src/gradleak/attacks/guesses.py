@@ -47,10 +47,6 @@ class Slots:
                     ids[v, s, b, length - len(after) : length] = after
         return cls(ids.to(target.device), mask.to(target.device), free.to(target.device))
 
-    def victim(self, number: int) -> Slots:
-        """Return one victim's frame."""
-        return Slots(*(tensor[number : number + 1] for tensor in (self.ids, self.mask, self.free)))
-
     def starts(self, chosen: Tensor) -> Slots:
         """Return for each victim the chosen starts `[victims, kept]`."""
         return Slots(*(pick_starts(tensor, chosen) for tensor in (self.ids, self.mask, self.free)))
