@@ -5,8 +5,8 @@
 
 The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
 rouge-score) and prints ROUGE-1/2/L and exact match with bootstrap 95 % intervals. `--attack NAME[:PRESET][,KEY=VALUE…]`
-may be repeated; finished attacks in the output file are not run again. Runs of the same name in several files, each of
-a part of the sentences, are scored as one.
+may be repeated; what the output file holds is not run again (batch by batch with `--separately`). Runs of one name in
+several files, each of a part of the sentences, are scored as one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,16 @@ from gradleak.studies.scenario import ClientSettings, Scenario
 from gradleak.targets import Target, load_target
 
 BOOTSTRAP = 10_000
+Row = dict[str, Any]
+EMPTY: Row = {
+    "seconds": 0,
+    "each": [],
+    "sentences": 0,
+    "references": [],
+    "reconstructions": [],
+    "texts": [],
+    "losses": [],
+}
 
 
 def main() -> None:
@@ -47,11 +58,9 @@ def main() -> None:
     path = Path(arguments.output)
     document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
     for spec in arguments.attack:
-        name = " ".join([_scenario_name(arguments), spec])
-        if any(row["name"] == name for row in document["rows"]):
-            continue
-        document["rows"].append(_attack(target, texts, labels, spec, name, arguments))
-        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        for row in _attack(target, texts, labels, spec, document["rows"], arguments):
+            document["rows"] = [*(other for other in document["rows"] if other["name"] != row["name"]), row]
+            path.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 def _arguments() -> argparse.Namespace:
@@ -104,33 +113,31 @@ def _scenario(texts: list[str], labels: list[int], arguments: argparse.Namespace
 
 
 def _attack(
-    target: Target, texts: list[str], labels: list[int], spec: str, name: str, arguments: argparse.Namespace
-) -> dict[str, Any]:
+    target: Target, texts: list[str], labels: list[int], spec: str, rows: list[Row], arguments: argparse.Namespace
+) -> Iterator[Row]:
+    """Attack what a row of that name does not hold yet; yield the row whenever it has grown."""
     head, *settings = spec.split(",")
     kind, _, preset = head.partition(":")
     attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
-    cases = list(_scenario(texts, labels, arguments, attack.assumes).cases(target))
-    started = time.perf_counter()
-    groups = [[case] for case in cases] if arguments.separately else [cases]
-    found = [
-        result
-        for group in groups
-        for result in attack.many(target, [c.update for c in group], [c.knowledge for c in group], seed=arguments.seed)
-    ]
-    seconds = time.perf_counter() - started
-    print(f"{name}: {seconds:.1f} s, {seconds / len(texts):.2f} s a sentence", flush=True)
-    references = [target.encode(case.texts) for case in cases]
-    return {
-        "name": name,
-        "settings": repr(attack),
-        "seconds": seconds,
-        "each": [result.seconds for result in found],
-        "sentences": len(texts),
-        "references": [[r[m].tolist() for r, m in zip(t.ids, t.mask, strict=True)] for t in references],
-        "reconstructions": [result.token_ids for result in found],
-        "texts": [result.texts for result in found],
-        "losses": [result.loss for result in found],
-    }
+    name = " ".join([_scenario_name(arguments), spec])
+    row = next((row for row in rows if row["name"] == name), {"name": name, "settings": repr(attack), **EMPTY})
+    cases = list(_scenario(texts, labels, arguments, attack.assumes).cases(target))[len(row["reconstructions"]) :]
+    for group in [[case] for case in cases] if arguments.separately else filter(None, [cases]):
+        started = time.perf_counter()
+        found = attack.many(target, [c.update for c in group], [c.knowledge for c in group], seed=arguments.seed)
+        encoded = [target.encode(case.texts) for case in group]
+        grown = {
+            "seconds": time.perf_counter() - started,
+            "each": [result.seconds for result in found],
+            "sentences": sum(len(case.texts) for case in group),
+            "references": [[r[m].tolist() for r, m in zip(t.ids, t.mask, strict=True)] for t in encoded],
+            "reconstructions": [result.token_ids for result in found],
+            "texts": [result.texts for result in found],
+            "losses": [result.loss for result in found],
+        }
+        row = row | {key: row[key] + value for key, value in grown.items()}
+        print(f"{name}: {row['sentences']} sentences in {row['seconds']:.1f} s", flush=True)
+        yield row
 
 
 def _read(path: Path, take: str) -> tuple[list[str], list[int], int]:
@@ -148,7 +155,7 @@ def _score(paths: list[Path]) -> None:
     from gradleak.metrics import score_tokens
 
     tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that BERT and MiniLM share
-    parts: dict[str, list[dict[str, Any]]] = {}
+    parts: dict[str, list[Row]] = {}
     for path in paths:
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
             parts.setdefault(f"{path.name.split('.')[0]}: {row['name']}", []).append(row)
