@@ -5,7 +5,8 @@
 Both ways run in the same process on the same candidates; a row's `ratio` is the loop's time over the engine's. The loop
 is what the published codes do: for each candidate a forward and a backward pass, and the distance tensor by tensor; for
 an optimisation step, the same with a second backward pass. It is timed on a few candidates and scaled to all of them,
-since it does the same work for each.
+since it does the same work for each. On a GPU, distances with an L1 part use kernels that never write gradients to
+memory; `--distance l2+l1` with and without `--no-kernels` shows what these bring.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradleak.matching import DISTANCES, Candidates, Distance, Matcher, free_bytes
+from gradleak.matching import DISTANCES, Candidates, Distance, Matcher, free_bytes, fused
 from gradleak.targets import MODELS, Target, load_target, resolve_device
 
 NAMES = {"tiny": "tiny", "minilm": "minilm", "bert-base": "bert-base-uncased", "bert-large": "bert-large-uncased"}
@@ -52,7 +53,10 @@ def main() -> None:
     arguments = _arguments()
     device = resolve_device(arguments.device)
     distance = DISTANCES[arguments.distance]()
-    print(f"{_machine(device)}; {arguments.distance} distance; {CANDIDATES} candidates to score")
+    if arguments.no_kernels:
+        fused.DEVICES = ()
+    kernels = "kernels" if fused.fused_sums_work(device) else "no kernels"
+    print(f"{_machine(device)}; {arguments.distance} distance, {kernels}; {CANDIDATES} candidates to score")
     heads = ("tokens", 7), ("task", 7), ("victims", 9), ("loop s", 10), ("engine s", 10), ("ratio", 8), ("peak MiB", 10)
     print(f"{'target':<12}" + "".join(f"{head:>{width}}" for head, width in heads))
     rows: list[Row] = []
@@ -78,6 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--distance", default="cosine", choices=sorted(DISTANCES))
     parser.add_argument("--sample", type=int, default=40, help="candidates that the loop is timed on")
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the median counts")
+    parser.add_argument("--no-kernels", action="store_true", help="build gradients on a GPU as on a CPU")
     parser.add_argument("--json", help="file for the rows")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.targets.split(",") if name not in NAMES]

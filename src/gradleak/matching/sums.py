@@ -11,6 +11,7 @@ from torch import Tensor
 from gradleak.matching.distances import Distance, Sums
 from gradleak.matching.entries import difference_sums
 from gradleak.matching.factors import Dense, Factor, LowRank, dense, inner, squared_norm
+from gradleak.matching.fused import fused_sums, fused_sums_fit
 
 # Entries of candidates' gradients that are built at once.
 MOST_ENTRIES = 1 << 26
@@ -118,14 +119,33 @@ def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, 
     sums = {"inner": gradient.inner(seen.factor)}
     if not distance.needs_entries:
         return sums | {"candidate": gradient.squared_norm()}
-    per_candidate = seen.gradient[:1].numel() * len(seen.gradient)
-    step = max(1, MOST_ENTRIES // per_candidate)
-    parts = [gradient.part(slice(i, i + step)) for i in range(0, sums["inner"].shape[1], step)]
-    pieces = [_entry_sums(part, seen, distance) for part in parts]
-    sums |= {key: torch.cat([piece[key] for piece in pieces], dim=1) for key in pieces[0]}
+    sums |= _fused_sums(gradient, seen, distance) or _sums_by_parts(gradient, seen, distance, sums["inner"].shape[1])
     if "squared" in sums:  # ‖candidate‖² from ‖candidate − observed‖²
         sums["candidate"] = sums.pop("squared") + 2 * sums["inner"] - seen.squared[:, None]
     return sums
+
+
+def _fused_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:
+    """Return the sums without building entries, where there is a kernel for it."""
+    (factor, *others), fixed, scale = gradient.factors, gradient.fixed, gradient.scale
+    if "absolute" not in distance.entry_sums or others or not isinstance(factor, LowRank):
+        return None
+    if fixed and (distance.kept_only or scale is not None):  # the fixed part cannot be taken off the observed gradient
+        return None
+    if not fused_sums_fit(factor, kept_only=distance.kept_only):
+        return None
+    observed = seen.gradient - dense(fixed)[:, 0] if fixed else seen.gradient
+    rows = factor.rows if scale is None else factor.rows * scale.to(factor.rows.dtype)[..., None, None]
+    absolute, squared = fused_sums(rows, factor.columns, observed, kept_only=distance.kept_only)
+    return {"absolute": absolute, "squared": squared}
+
+
+def _sums_by_parts(gradient: _Gradient, seen: Observed, distance: Distance, candidates: int) -> dict[str, Tensor]:
+    """Return the sums from entries, which are built for a part of the candidates at a time."""
+    step = max(1, MOST_ENTRIES // seen.gradient.numel())
+    parts = [gradient.part(slice(i, i + step)) for i in range(0, candidates, step)]
+    pieces = [_entry_sums(part, seen, distance) for part in parts]
+    return {key: torch.cat([piece[key] for piece in pieces], dim=1) for key in pieces[0]}
 
 
 def _entry_sums(part: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor]:
