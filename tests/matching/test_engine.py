@@ -339,6 +339,17 @@ def test_memory_counts_what_grows_with_candidates_alone(bert: Target) -> None:
     assert large > 100
 
 
+def test_room_does_not_depend_on_how_many_there_are(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed: list[float] = []
+    monkeypatch.setattr(engine_module, "candidates_at_once", lambda _, bytes_each, __: needed.append(bytes_each) or 1)
+    for victims in (2, 3):
+        candidates = draw(bert, (victims, 40, 2, 5), 0, soft=True, embedded=True)
+        candidates.inputs.requires_grad_()
+        candidates.labels.requires_grad_()
+        Matcher(bert, observe(bert, victims), L1(), select_parameters(bert, observe(bert)[0], "body"))(candidates)
+    assert needed[0] == needed[1]
+
+
 def test_running_out_of_memory_halves_what_is_taken_at_once(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     observed = observe(bert)
     candidates = draw(bert, (1, 9, 1, 5), seed=0)

@@ -207,6 +207,7 @@ class Matcher:
                 return 1
             one = candidates.part(slice(0, 1), slice(0, 1))
             standing = [
+                *candidates.tensors,  # `one` is a view of them: its storage is that of all
                 *self.target.parameters.values(),
                 *(t for seen in self._observed.values() for t in seen.tensors),
             ]

@@ -46,6 +46,7 @@ class GraphCache:
         """Forget all recordings, and give their memory back."""
         self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
         self._seen: set[Hashable] = set()
+        self._dropped: set[Hashable] = set()
         self._pool: Any = None
 
     def __call__(self, kind: Hashable, function: Function, candidates: Candidates) -> Result:
@@ -60,7 +61,9 @@ class GraphCache:
         key = (kind, shapes, torch.backends.cuda.matmul.allow_tf32)
         if candidates.mask.device.type != "cuda":
             return function(candidates)
-        if key not in self._seen:  # a call that is made once is not worth a recording
+        # A call that is made once is not worth a recording; one whose recording had to go would only drive out others,
+        # since calls come round in turn.
+        if key not in self._seen or key in self._dropped:
             self._seen.add(key)
             return function(candidates)
         if key not in self._recorded:
@@ -68,7 +71,7 @@ class GraphCache:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._recorded[key] = _record(function, candidates, self._pool)
             while len(self._recorded) > MOST_GRAPHS:
-                self._recorded.popitem(last=False)
+                self._dropped.add(self._recorded.popitem(last=False)[0])
         recorded = self._recorded[key]
         return function(candidates) if recorded is None else recorded.replay(candidates)
 
