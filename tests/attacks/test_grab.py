@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conftest import small_target
 from gradleak.attacks import Grab, Victim
+from gradleak.attacks.choices import Choices
 from gradleak.attacks.descent import Descender, Guess, rearrange_mask
 from gradleak.attacks.grab import _Frame
 from gradleak.defenses import defend, parse_defense
@@ -125,7 +126,8 @@ def frame(target: Target, length: int, room: int, *, may_end: bool) -> tuple[_Fr
     padded = room - length
     slots = type(guess.slots)(*(torch.nn.functional.pad(t, (0, padded)) for t in vars(guess.slots).values()))
     order = torch.where(slots.mask[:, 0], torch.arange(room), -1)
-    return _Frame(target, replace(guess, slots=slots), torch.tensor([room]), may_end=may_end), order
+    choices = Choices(target, replace(guess, slots=slots), slots.ids[..., None])
+    return _Frame(choices, torch.tensor([room]), may_end=may_end), order
 
 
 def test_every_token_is_tried_at_a_place() -> None:
@@ -184,6 +186,23 @@ def test_lengths_that_are_not_told_are_found_with_the_words() -> None:
     assert float(found.losses) < 1e-4
 
 
+@pytest.mark.parametrize("alternatives", [0, 1])
+def test_a_word_that_is_only_second_nearest_is_found_among_alternatives(alternatives: int) -> None:
+    target = load_target("tiny", 2)
+    texts = ["my father lost his money"]
+    known = Knowledge(labels=[0], lengths=target.encode(texts).lengths, dropout=0.0)
+    attack = Grab(**SMALL | {"permutations": 2, "passes": 2}, alternatives=alternatives)
+    victims = [Victim(Client(target).update(texts, [0]).gradient(), known, torch.Generator().manual_seed(0))]
+    guess, _ = attack._first_guess(target, victims)
+    both = target.embed(target.encode([*texts, "my father green his money"]).ids)
+    right, wrong = torch.nn.functional.normalize(both, dim=-1)
+    between = replace(guess, embeddings=(0.9 * right + wrong)[None, None, None])
+    room = guess.slots.mask[:, 0].sum(dim=2)
+    found = attack._discrete(target, attack._matcher(target, victims), between, victims, room)
+    ids = found.words(target)[0][0, 0, 0].tolist()
+    assert (target.decode(ids) == texts[0]) is bool(alternatives)
+
+
 def several(target: Target, attack: Grab, texts: list[str], *, dropout: bool, told: bool) -> tuple[Guess, list[Victim]]:
     """Return embeddings near the words of some texts in another order, a victim for each text."""
     victims = []
@@ -229,13 +248,13 @@ def test_no_place_is_tried_that_a_victim_does_not_have(monkeypatch: pytest.Monke
     guess, victims = several(target, attack, texts, dropout=False, told=True)
     room = guess.slots.mask[:, 0].sum(dim=2)
     scored: list[int] = []
-    score = Grab._order_losses
+    score = Grab._choice_losses
 
-    def counted(self: Grab, target: Target, matcher: Any, words: Guess, orders: Tensor) -> Tensor:
-        scored.append(orders[..., 0].numel())
-        return score(self, target, matcher, words, orders)
+    def counted(self: Grab, matcher: Any, alone: Choices, tried: Tensor) -> Tensor:
+        scored.append(tried[..., 0].numel())
+        return score(self, matcher, alone, tried)
 
-    monkeypatch.setattr(Grab, "_order_losses", counted)
+    monkeypatch.setattr(Grab, "_choice_losses", counted)
     matcher = attack._matcher(target, victims)
     attack._discrete(target, matcher, attack._nearest_words(target, matcher, guess), victims, room)
     # For each victim its own order and those drawn, then at each of its words every one of them in both beams.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.base import Finding, Victim, register
+from gradleak.attacks.choices import Choices
 from gradleak.attacks.descent import Descender, Guess, Watcher
 from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
@@ -44,7 +46,7 @@ class Grab(Hybrid):
     lets the engine reuse their gradients; the nearest words of all rounds are taken, continuous or discrete; and they
     are put in order at the end as LAMP's are here (`polish`, 0 for the published way). Presets `fast` and `thorough`
     differ further: masks start at their mean, which is no dropout, and rounds end when one comes back to the words that
-    it started from.
+    it started from. In `thorough` the beams may also put the next nearest words of every token (`alternatives`).
     """
 
     name: ClassVar[str] = "grab"
@@ -53,7 +55,7 @@ class Grab(Hybrid):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"linear": True, "clip": 0.5},
-        "thorough": {**FURTHER},
+        "thorough": {**FURTHER, "alternatives": 3, "steps": 700, "rounds": 3, "passes": 2},
         "fast": {
             **FURTHER,
             **{"steps": 300, "starts": 100, "permutations": 100, "rounds": 1, "passes": 2, "beams": 2, "polish": 2},
@@ -66,6 +68,7 @@ class Grab(Hybrid):
     rounds: int = 5
     passes: int = 5
     beams: int = 4
+    alternatives: int = 0
     alpha: float = 0.01
     squared: bool = True
     learn_dropout: bool = True
@@ -91,7 +94,7 @@ class Grab(Hybrid):
             watch = history.part(number * self.steps, members)
             descended = self._continuous(target, matcher, guess, some, watch)
             words = self._nearest_words(target, matcher, descended)
-            searched = self._discrete(target, matcher, words, some, room[members])
+            searched = self._discrete(target, matcher, descended, some, room[members])
             for place, victim in enumerate(members):
                 if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
                     nearest[victim] = searched.victims([place])
@@ -166,40 +169,35 @@ class Grab(Hybrid):
             return Descender(target, matcher, guess, self._descent(self.steps)).run(self.steps, watch)
 
     def _discrete(
-        self, target: Target, matcher: Matcher, words: Guess, victims: Sequence[Victim], room: Tensor
+        self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim], room: Tensor
     ) -> Guess:
         """Algorithm 3, for victims of about the same length together: the others' places are none of theirs."""
-        orders = torch.full_like(words.slots.ids[:, 0], -1)  # [victims, sequences, tokens]
+        choices = Choices.near(target, guess, 1 + self.alternatives)
+        chosen = torch.full_like(guess.slots.ids[:, 0], -1)  # [victims, sequences, tokens]
         for longest, members in _alike(room.amax(dim=1)).items():
-            some = words.victims(members).shortened(longest)
-            own = [victims[victim] for victim in members]
-            orders[members, :, :longest] = self._best_orders(
-                target, matcher.of_victims(members), some, own, room[members]
-            )
-        found = words.rearranged(orders[:, None])
+            some, own = choices.victims(members).shortened(longest), [victims[victim] for victim in members]
+            chosen[members, :, :longest] = self._best_choice(matcher.of_victims(members), some, own, room[members])
+        found = choices.put(chosen[:, None])
         return replace(found, losses=matcher(found.candidates(target)))
 
-    def _best_orders(
-        self, target: Target, matcher: Matcher, words: Guess, victims: Sequence[Victim], room: Tensor
-    ) -> Tensor:
+    def _best_choice(self, matcher: Matcher, choices: Choices, victims: Sequence[Victim], room: Tensor) -> Tensor:
         """Algorithm 3: several passes of beam search over every sequence, until one changes nothing."""
-        places = torch.arange(words.slots.ids.shape[-1], device=target.device)
-        orders = torch.where(words.slots.mask[:, 0], places, -1)  # [victims, sequences, tokens]
+        mask = choices.words.slots.mask[:, 0]
+        chosen = choices.of_orders(torch.where(mask, torch.arange(mask.shape[-1], device=mask.device), -1))
         for number in range(self.passes):
-            before = orders
+            before = chosen
             shuffles = 0 if number else self.permutations // room.shape[1]
             for sequence in range(room.shape[1]):
-                orders = self._search(target, matcher, words, orders, sequence, victims, shuffles, room)
-            if torch.equal(before, orders):
+                chosen = self._search(matcher, choices, chosen, sequence, victims, shuffles, room)
+            if torch.equal(before, chosen):
                 break
-        return orders
+        return chosen
 
     def _search(
         self,
-        target: Target,
         matcher: Matcher,
-        words: Guess,
-        orders: Tensor,
+        choices: Choices,
+        chosen: Tensor,
         sequence: int,
         victims: Sequence[Victim],
         shuffles: int,
@@ -208,20 +206,22 @@ class Grab(Hybrid):
         """Algorithm 3, lines 1 and 5, for one sequence of every batch: the best order of its own words."""
         held = matcher
         if room.shape[1] > 1:
-            held = matcher.holding(words.rearranged(orders[:, None]).candidates(target), sequence)
-        alone = words.sequence(sequence)
-        frame = _Frame(target, alone, room[:, sequence], may_end=victims[0].knowledge.lengths is None)
-
-        def score(tried: Tensor) -> Tensor:
-            return self._order_losses(target, held, alone, tried[:, None, :, None])[:, 0]
-
-        drawn = self._draw_orders(alone, victims, 1 + shuffles, (shuffle,))[:, 0, 1:, 0]
-        drawn = torch.where(alone.slots.mask[:, 0], drawn, -1)
-        start = torch.cat([orders[:, sequence, None], drawn], dim=1)
+            held = matcher.holding(choices.put(chosen[:, None]).candidates(choices.target), sequence)
+        alone = choices.sequence(sequence)
+        frame = _Frame(alone, room[:, sequence], may_end=victims[0].knowledge.lengths is None)
+        orders = self._draw_orders(alone.words, victims, 1 + shuffles, (shuffle,))[:, 0, 1:, 0]
+        drawn = alone.of_orders(torch.where(alone.words.slots.mask[:, 0], orders, -1))
+        start = torch.cat([chosen[:, sequence, None], drawn], dim=1)
+        score = partial(self._choice_losses, held, alone)
         beams, _ = beam_search(start, frame.places, frame.substitute, score, self.beams)
-        changed = orders.clone()
+        changed = chosen.clone()
         changed[:, sequence] = beams[:, 0]
         return changed
+
+    def _choice_losses(self, matcher: Matcher, alone: Choices, tried: Tensor) -> Tensor:
+        """Return the distances `[V, count]` of what may stand in one sequence `[V, count, T]`."""
+        parts = (part for part, _ in self._variants(alone.words, tried.shape[1]))
+        return torch.cat([matcher(alone.put(tried[:, part, None]).candidates(alone.target)) for part in parts], dim=1)
 
 
 def _alike(lengths: Tensor) -> dict[int, list[int]]:
@@ -233,42 +233,44 @@ def _alike(lengths: Tensor) -> dict[int, list[int]]:
 
 
 class _Frame:
-    """Where one sequence's tokens may stand: beam search puts any of them, or the sequence's end, at any place.
+    """Where one sequence's tokens may stand: beam search puts any choice, or the sequence's end, at any place.
 
     Args:
-        target: the model.
-        guess: one sequence of each victim, one start.
+        choices: for one sequence of each victim.
         room: how long it may become `[victims]`.
         may_end: whether its length is searched, too.
     """
 
-    def __init__(self, target: Target, guess: Guess, room: Tensor, *, may_end: bool) -> None:
-        before, after = target.special_tokens
-        mask, self.free = guess.slots.mask[:, 0, 0], guess.slots.free[:, 0, 0]  # [victims, tokens]
+    def __init__(self, choices: Choices, room: Tensor, *, may_end: bool) -> None:
+        before, after = choices.target.special_tokens
+        slots = choices.words.slots
+        mask, self.free = slots.mask[:, 0, 0], slots.free[:, 0, 0]  # [victims, tokens]
         self.closing = len(after)
         self.end = mask.sum(dim=1) - self.closing  # of the tokens that the guess has, where the special ones follow
         self.room = room - self.closing
         self.may_end = may_end
         self.places = range(len(before), mask.shape[1] - self.closing)
+        self.kinds = choices.kinds
 
-    def substitute(self, orders: Tensor, place: int) -> Tensor:
-        """Return orders `[V, beams, T]` with every choice for a place `[V, beams × choices, T]`, itself included."""
-        choices = torch.arange(self.places.start, self.places.stop, device=orders.device)
-        ends = (orders >= 0).sum(dim=2)[..., None] - self.closing  # [V, beams, 1]
+    def substitute(self, chosen: Tensor, place: int) -> Tensor:
+        """Return `[V, beams, T]` with every choice for a place `[V, beams × choices, T]`, itself included."""
+        first, last = self.places.start * self.kinds, self.places.stop * self.kinds
+        choices = torch.arange(first, last, device=chosen.device)
+        ends = (chosen >= 0).sum(dim=2)[..., None] - self.closing  # [V, beams, 1]
         longer = (ends == place) & (place < self.room[:, None, None]) if self.may_end else torch.zeros_like(ends).bool()
-        put = orders[:, :, None].repeat(1, 1, len(choices), 1)
+        put = chosen[:, :, None].repeat(1, 1, len(choices), 1)
         put[..., place] = choices
-        fits = self.free[:, None, choices] & ((place < ends) | longer)
-        variants = [torch.where(fits[..., None], self._closed(put, ends + longer.long()), orders[:, :, None])]
+        fits = self.free[:, None, choices // self.kinds] & ((place < ends) | longer)
+        variants = [torch.where(fits[..., None], self._closed(put, ends + longer.long()), chosen[:, :, None])]
         if self.may_end and place > self.places.start:
-            shorter = self._closed(orders[:, :, None], torch.full_like(ends, place))
-            variants.append(torch.where((place < ends)[..., None], shorter, orders[:, :, None]))
+            shorter = self._closed(chosen[:, :, None], torch.full_like(ends, place))
+            variants.append(torch.where((place < ends)[..., None], shorter, chosen[:, :, None]))
         if self.may_end:  # it may have ended here, or before
-            variants.append(orders[:, :, None])
+            variants.append(chosen[:, :, None])
         return torch.cat(variants, dim=2).flatten(1, 2)
 
-    def _closed(self, orders: Tensor, ends: Tensor) -> Tensor:
-        """Let orders `[V, beams, choices, T]` end at `[V, beams, 1]`: special tokens there, and padding after them."""
-        behind = torch.arange(orders.shape[-1], device=orders.device) - ends[..., None]
-        special = self.end[:, None, None, None] + behind
-        return torch.where(behind < 0, orders, torch.where(behind < self.closing, special, -1))
+    def _closed(self, chosen: Tensor, ends: Tensor) -> Tensor:
+        """Let `[V, beams, choices, T]` end at `[V, beams, 1]`: special tokens there, and padding after them."""
+        behind = torch.arange(chosen.shape[-1], device=chosen.device) - ends[..., None]
+        special = (self.end[:, None, None, None] + behind) * self.kinds
+        return torch.where(behind < 0, chosen, torch.where(behind < self.closing, special, -1))

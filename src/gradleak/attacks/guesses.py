@@ -63,14 +63,17 @@ class Slots:
 
     def project(self, target: Target, embeddings: Tensor) -> Tensor:
         """Return token ids: at free places the word whose embedding has the largest cosine (LAMP, section 4.4)."""
-        free = embeddings[self.free]
-        ids = self.ids.clone()
-        ids[self.free] = nearest_words(target, free)
+        return self.nearest(target, embeddings, 1)[..., 0]
+
+    def nearest(self, target: Target, embeddings: Tensor, count: int) -> Tensor:
+        """Return the ids of the nearest words to each place `[V, starts, B, T, count]`, the nearest first."""
+        ids = self.ids[..., None].repeat(*[1] * self.ids.ndim, count)
+        ids[self.free] = nearest_words(target, embeddings[self.free], count)
         return ids
 
 
-def nearest_words(target: Target, embeddings: Tensor) -> Tensor:
-    """Return the ids of the words nearest by cosine to embeddings `[…, width]`.
+def nearest_words(target: Target, embeddings: Tensor, count: int) -> Tensor:
+    """Return the ids of the words nearest by cosine to embeddings `[…, width]` as `[…, count]`.
 
     Special tokens and the vocabulary's unused entries are left out: no text is tokenised into them. (LAMP's published
     code allows them.)
@@ -78,7 +81,7 @@ def nearest_words(target: Target, embeddings: Tensor) -> Tensor:
     table = torch.nn.functional.normalize(target.word_embeddings, dim=-1)
     similarity = embeddings @ table.T
     similarity[..., impossible_words(target)] = -torch.inf
-    return similarity.argmax(dim=-1)
+    return similarity.topk(count, dim=-1).indices
 
 
 def impossible_words(target: Target) -> Tensor:
