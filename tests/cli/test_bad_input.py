@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ from safetensors.torch import save_file
 from gradleak.exchange import Update
 from gradleak.federation import Client
 from gradleak.targets import Target
+
+FULL = Path("/dev/full")
 
 
 @pytest.fixture
@@ -56,6 +61,7 @@ SHARED = {  # options of attack and capture alike
     ),
     "defense": (["--defense", "nose:1"], "unknown defense 'nose'; did you mean 'noise'?"),
     "defense value": (["--defense", "prune:7"], "defense prune takes a share"),
+    "model": (["--model", ""], "--model takes a name, a directory or a hub id, not ''"),
     "task": (["--task", "causal"], "unknown task 'causal'; did you mean 'causal-lm'?"),
     "num-labels": (["--num-labels", "1"], "a classifier needs at least 2 labels, not 1"),
     "labels": (["--labels", "one"], "--labels takes whole numbers with commas between them, not 'one'"),
@@ -79,6 +85,7 @@ SHARED = {  # options of attack and capture alike
     "json is a folder": (["--json", "."], ". is a folder"),
 }
 ONLY_ATTACK = {
+    "attack without a name": (["--attack", ""], "unknown attack ''; known: auto, "),
     "attack": (["--attack", "tagg"], "unknown attack 'tagg'; did you mean 'tag'?"),
     "preset": (["--attack", "lamp", "--preset", "fats"], "unknown preset of lamp 'fats'; did you mean 'fast'?"),
     "setting": (["--attack", "lamp", "--set", "step=5"], "unknown setting of lamp 'step'; did you mean 'steps'?"),
@@ -224,14 +231,65 @@ def test_capture_says_what_is_missing(run: Run, tmp_path: Path) -> None:
     assert "there is no folder" in refused(run, TEXT, "-o", tmp_path / "no" / "u.safetensors", command="capture")
 
 
+def test_capture_writes_no_update_that_no_attack_takes(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "u.safetensors"
+    message = refused(run, TEXT, "-o", output, "--fedavg", "steps=2,lr=1e30", command="capture")
+    assert "holds NaN or Inf" in message
+    assert not output.exists()
+
+
+def test_nothing_is_put_in_the_place_of_what_is_no_ordinary_file(run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "pipe is no ordinary file" in refused(run, TEXT, "--json", pipe)
+    assert "pipe is no ordinary file" in refused(run, TEXT, "-o", pipe, command="capture")
+    assert pipe.is_fifo()
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_anything_runs(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", deny)
+    monkeypatch.setattr("gradleak.targets.load_target", None)  # is not reached
+    result = tmp_path / "result.json"
+    assert refused(run, TEXT, "--json", result) == f"{result} cannot be written: Permission denied"
+
+
 def test_list_and_commands_give_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     run = runner(capsys)
     assert refused(run, "atacks", command="list") == "unknown list 'atacks'; did you mean 'attacks'?"
     assert "'attack'" in refused(run, command="atack")
 
 
-def test_another_process_answers_in_one_line_too() -> None:
-    command = [sys.executable, "-m", "gradleak", "attack", TEXT, "--model", "tinny"]
+@pytest.mark.parametrize("group", ["study", "invert"])
+def test_a_command_without_its_second_word_shows_what_there_is(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    answer = runner(capsys)(group)
+    assert (answer.code, answer.err) == (2, "")
+    assert f"Usage: gradleak {group}" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((TEXT, "--model", "tinny"), "unknown model 'tinny'; did you mean 'tiny'?"),
+        (("cat " * 300,), "text 1 has 302 tokens; tiny takes at most 256 ('cat cat"),  # the tokenizer warns of it, too
+    ],
+    ids=["model", "long text"],
+)
+def test_another_process_answers_in_one_line_too(arguments: Sequence[str], message: str) -> None:
+    command = [sys.executable, "-m", "gradleak", "attack", *arguments]
     answer = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == "gradleak: unknown model 'tinny'; did you mean 'tiny'?\n"
+    assert answer.stderr.startswith(f"gradleak: {message}")
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not FULL.is_char_device(), reason="there is no device that is always full")
+def test_a_full_disk_is_said() -> None:
+    with FULL.open("w") as full:
+        command = [sys.executable, "-m", "gradleak", "--help"]
+        answer = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (answer.returncode, answer.stderr) == (2, "gradleak: No space left on device\n")

@@ -70,6 +70,7 @@ def test_text_is_mixed_and_held_out(capsys: pytest.CaptureFixture[str], tmp_path
         (("--reduction", "fold"), "unknown reduction 'fold'"),
         (("--output-layer", "word"), "did you mean 'words'"),
         (("--lr", "fast"), "--lr takes a number or auto"),
+        (("--lr", "inf"), "--lr takes a number or auto, not 'inf'"),
         (("--lr", "0"), "lr above 0"),
         (("--hidden", "a"), "--hidden takes whole numbers"),
         (("--batch-size", "9"), "1 to 4"),
@@ -97,6 +98,7 @@ def test_a_file_is_no_folder_and_another_training_is_kept(
     run = runner(capsys)
     always = (*TRAIN, "--model", model, "--text", text)
     assert "give a folder" in run("invert", "train", *always, "-o", text).err
+    assert "lines.txt/out cannot be written: Not a directory" in run("invert", "train", *always, "-o", text / "out").err
     assert run("invert", "train", *always, "-o", tmp_path / "out", "--quiet").code == 0
     other = run("invert", "train", *always, "--seed", "1", "-o", tmp_path / "out")
     assert (other.code, "another training" in other.err) == (2, True)
@@ -112,10 +114,3 @@ def test_ctrl_c_says_how_to_go_on(
     answer = runner(capsys)("invert", "train", *TRAIN, "--model", model, "--text", text, "-o", tmp_path / "out")
     assert answer.code == 130
     assert "goes on from the checkpoint" in answer.out
-
-
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    run = runner(capsys)
-    assert "train" in run("invert", "--help").out
-    words = " ".join(run("invert", "train", "--help").out.split())
-    assert "Example: gradleak invert train" in words

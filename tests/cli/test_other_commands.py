@@ -19,7 +19,7 @@ from gradleak.federation import Client
 from gradleak.targets import Target
 from gradleak.version import __version__
 
-COMMANDS = ["demo", "attack", "capture", "list"]
+COMMANDS = ["demo", "attack", "capture", "list", "invert train", "study run", "study show"]
 
 
 # --- capture ---------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_demo_takes_sentences_of_ones_own(capsys: pytest.CaptureFixture[str]) ->
 # --- help and version ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=["gradleak", *COMMANDS])
+@pytest.mark.parametrize("command", [[], *(name.split() for name in COMMANDS)], ids=["gradleak", *COMMANDS])
 def test_help_has_an_example_and_imports_no_torch(command: list[str]) -> None:
     code = (
         "import sys; from gradleak.cli import main; "
@@ -127,7 +127,7 @@ def test_help_has_an_example_and_imports_no_torch(command: list[str]) -> None:
 
 def test_every_command_takes_json_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS:
-        answer = runner(capsys)(command, "--help")
+        answer = runner(capsys)(*command.split(), "--help")
         assert "--json" in answer.out
         assert "--quiet" in answer.out
 

@@ -7,7 +7,7 @@ import torch
 from eager_twin import PADDED_TEXTS, eager_twin, own_logits
 from torch.testing import assert_close
 
-from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
+from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, TARGET_KINDS, small_target
 from gradleak.targets import Target, Task, cross_entropy
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -49,7 +49,9 @@ def test_padding_does_not_change_a_texts_logits(any_target: Target) -> None:
             assert_close(row[:length] if any_target.task == "causal-lm" else row, alone)
 
 
-@pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+@pytest.mark.parametrize(
+    ("family", "task"), [*TARGET_KINDS, *((family, "classification") for family in SMALL_WITHOUT_ATTENTION)]
+)
 def test_the_loss_has_second_derivatives_that_are_right(family: str, task: Task) -> None:
     target = small_target(family, task, dtype=torch.float64)
     tokens = target.encode(["cat sat on", "dog ran"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,10 +10,9 @@ from typing import Annotated
 import typer
 
 from gradleak.cli import attack, capture, demo, invert, listing, study
+from gradleak.cli.codes import INTERRUPTED, USAGE
 from gradleak.errors import GradleakError
 from gradleak.version import __version__
-
-USAGE, INTERRUPTED = 2, 130
 
 # Typer has carried its own copy of Click since 0.26 and used the package before; its exceptions lead to the right one.
 _ClickError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -57,12 +57,17 @@ app.add_typer(study.app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    for library in ("TRANSFORMERS", "HF_HUB"):  # what goes wrong is said once, by us
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="gradleak", standalone_mode=False)
     except GradleakError as error:
         return _refuse(str(error))
     except _ClickError as error:
         return _refuse(error.format_message())  # type: ignore[attr-defined]
+    except OSError as error:  # the disk is full, say, that is printed to
+        place = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"{place}{error.strerror or error}")
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -71,5 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(message: str) -> int:
-    print(f"gradleak: {' '.join(message.split())}", file=sys.stderr)
+    if message:  # a command without arguments has printed its help, and says no more
+        print(f"gradleak: {' '.join(message.split())}", file=sys.stderr)
     return USAGE

@@ -9,6 +9,7 @@ import typer
 
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
+from gradleak.cli.groups import Without, with_groups
 from gradleak.cli.parsing import check_output
 from gradleak.cli.records import write_json
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
@@ -21,25 +22,13 @@ Output = Annotated[
 ]
 
 
+@with_groups
 def capture(
+    *,
     output: Output,
-    texts: o.Texts = None,
-    dataset: o.DatasetName = None,
-    take: o.Take = None,
-    labels: o.Labels = None,
-    text_column: o.TextColumn = None,
-    label_column: o.LabelColumn = None,
-    model: o.Model = None,
-    num_labels: o.NumLabels = None,
-    task: o.Task = None,
-    random_weights: o.RandomWeights = False,
-    allow_pickle: o.AllowPickle = False,
-    trust_remote_code: o.TrustRemoteCode = False,
-    device: o.Device = "auto",
-    dropout: o.Dropout = False,
-    embeddings: o.EmbeddingsSent = None,
-    fedavg: o.FedAvgText = None,
-    defense: o.DefenseTexts = None,
+    text: Annotated[TextChoice, Without("batch_size")],
+    model: ModelChoice,
+    client: ClientChoice,
     seed: o.Seed = 0,
     json_file: o.JsonFile = None,
     quiet: o.Quiet = False,
@@ -48,23 +37,22 @@ def capture(
 
     The file holds the update and names the model, never text, lengths, labels or the client's seed.
     """
-    if bool(texts) == bool(dataset):
+    if bool(text.texts) == bool(text.dataset):
         raise GradleakError("give either TEXT or --dataset NAME|FILE for the client to train on")
     check_output(output)
     check_output(json_file)
-    client = ClientChoice.read(dropout, embeddings, fedavg, defense)
-    text = TextChoice(texts, dataset, take, text_column, label_column, labels).read()
-    chosen = ModelChoice(model, num_labels, task, random_weights, allow_pickle, trust_remote_code, device)
-    target = chosen.load(seed, num_labels=text.num_labels)
-    update = next(client.scenario(text, None, (), seed).cases(target)).update
+    sender, private = client.read(), text.read()
+    target = model.load(seed, num_labels=private.num_labels)
+    update = next(sender.scenario(private, None, (), seed).cases(target)).update
+    update.check(target)  # too high a learning rate makes NaN, which no attack takes
     update.save(output)
     size = output.stat().st_size
     Screen(quiet).facts(
         [
             ("wrote", f"{output}, {size / 2**20:.1f} MiB"),
             ("holds", f"{sizes(update)} of {target.name}, no text"),
-            ("client", f"{client}, {plural(len(text.texts), 'sentence')}"),
-            ("defenses", ", ".join(map(str, client.defenses)) or "none"),
+            ("client", f"{sender}, {plural(len(private.texts), 'sentence')}"),
+            ("defenses", ", ".join(map(str, sender.defenses)) or "none"),
             ("attack it", f"gradleak attack --update {output}"),
         ]
     )
@@ -76,8 +64,8 @@ def capture(
         "values": update.num_values,
         "model": target.name,
         "model_hash": target.fingerprint,
-        "client": client.as_dict(),
-        "defenses": [str(defense) for defense in client.defenses],
+        "client": sender.as_dict(),
+        "defenses": [str(defense) for defense in sender.defenses],
         "seed": seed,
         "version": __version__,
     }

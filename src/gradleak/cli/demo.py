@@ -54,7 +54,7 @@ def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None)
 
     built = find_attack(ATTACK).with_settings(PRESET)
     target = ModelChoice(device="cpu").load(seed)
-    client = ClientChoice.read(dropout=True, embeddings="frozen", fedavg=None, defenses=None)
+    client = ClientChoice(dropout=True).read()
     plan = plan_simulation(target, TextChoice(texts).read(), client, len(texts), built.assumes, seed)
     screen.line(f"A client of federated training has {plural(len(texts), 'private sentence')}:")
     for text in texts:

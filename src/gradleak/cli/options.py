@@ -1,4 +1,4 @@
-"""Every option of the command line, written once."""
+"""Every option that several commands or their groups of options have, written once."""
 
 from __future__ import annotations
 

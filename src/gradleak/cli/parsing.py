@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -110,8 +111,21 @@ def check_output(path: Path | None) -> None:
         return
     if path.is_dir():
         raise GradleakError(f"{path} is a folder; give the name of a file in it")
+    if path.exists() and not path.is_file():  # files are written in one move, which would put one in a device's place
+        raise GradleakError(f"{path} is no ordinary file; give the name of one")
     if not path.absolute().parent.is_dir():
         raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
+    try_writing(path, path.parent)
+
+
+def try_writing(path: Path, folder: Path) -> None:
+    """Refuse an output if nothing can be written to its folder, or to where that is going to be made."""
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise GradleakError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _number(text: str, kind: Callable[[str], Number], key: str, words: str) -> Number:

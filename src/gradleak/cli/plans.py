@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradleak.cli.parsing import parse_whole_numbers
-from gradleak.cli.scenario import ClientChoice, ModelChoice, PrivateText
+from gradleak.cli.scenario import DefendedClient, ModelChoice, PrivateText
 from gradleak.cli.words import plural, sizes
 from gradleak.errors import GradleakError
 
@@ -57,7 +57,7 @@ class Plan:
 
 
 def plan_simulation(
-    target: Target, text: PrivateText, client: ClientChoice, batch_size: int, facts: Sequence[str], seed: int
+    target: Target, text: PrivateText, client: DefendedClient, batch_size: int, facts: Sequence[str], seed: int
 ) -> Plan:
     """Plan attacks on the updates of a client that is simulated here."""
     threat = client.scenario(text, batch_size, facts, seed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gradleak.cli.codes import INTERRUPTED
 from gradleak.cli.drawing import Screen
 from gradleak.cli.plans import Job, Plan, full_scenario
 from gradleak.cli.progress import Watch
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from gradleak.exchange import Reconstruction
     from gradleak.metrics import BatchScores
     from gradleak.targets import Target
-
-INTERRUPTED = 130
 
 # Batches attacked side by side, and values that their updates may hold together: a group's updates are all in memory
 # at once, and Ctrl-C loses the group it falls into.

@@ -1,13 +1,14 @@
-"""From options to a target, private text and a scenario."""
+"""The options that commands share, in groups, and the way from them to a target, private text and a scenario."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from gradleak.cli import options as o
 from gradleak.cli.parsing import parse_device, parse_fedavg, parse_whole_numbers
-from gradleak.errors import GradleakError
+from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
     from gradleak.defenses import Defense
@@ -32,12 +33,13 @@ class PrivateText:
 class TextChoice:
     """The options on private text."""
 
-    texts: Sequence[str] | None = None
-    dataset: str | None = None
-    take: str | None = None
-    text_column: str | None = None
-    label_column: str | None = None
-    labels: str | None = None
+    texts: o.Texts = None
+    dataset: o.DatasetName = None
+    take: o.Take = None
+    batch_size: o.BatchSize = None
+    labels: o.Labels = None
+    text_column: o.TextColumn = None
+    label_column: o.LabelColumn = None
 
     def read(self) -> PrivateText:
         """Return the sentences: the arguments, or those of the dataset."""
@@ -60,13 +62,13 @@ class TextChoice:
 class ModelChoice:
     """The options on the model."""
 
-    model: str | None = None
-    num_labels: int | None = None
-    task: str | None = None
-    random_weights: bool = False
-    allow_pickle: bool = False
-    trust_remote_code: bool = False
-    device: str = "auto"
+    model: o.Model = None
+    num_labels: o.NumLabels = None
+    task: o.Task = None
+    random_weights: o.RandomWeights = False
+    allow_pickle: o.AllowPickle = False
+    trust_remote_code: o.TrustRemoteCode = False
+    device: o.Device = "auto"
 
     def load(self, seed: int, *, num_labels: int | None = None, origin: Origin | None = None) -> Target:
         """Load the target.
@@ -82,10 +84,13 @@ class ModelChoice:
         device = parse_device(self.device)
         if origin is not None:
             num_labels, seed = origin.num_labels, origin.seed
-        task = self.task or (origin.task if origin else "classification")
+        if self.model == "":
+            raise GradleakError("--model takes a name, a directory or a hub id, not ''")
+        model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
+        task = (origin.task if origin else "classification") if self.task is None else self.task
         classes = self.num_labels or (max(2, num_labels) if num_labels else None)
         spec = TargetSpec(
-            self.model or (origin.name if origin else DEFAULT_MODEL),
+            model,
             classes,
             task,  # type: ignore[arg-type]  # load_target refuses other names
             self.random_weights,
@@ -95,31 +100,35 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class ClientChoice:
-    """The options on the client, and what is done to its updates."""
+    """The options on the client, and on what is done to its updates."""
 
-    settings: ClientSettings
-    defenses: tuple[Defense, ...]
+    dropout: o.Dropout = False
+    embeddings: o.EmbeddingsSent = None
+    fedavg: o.FedAvgText = None
+    defense: o.DefenseTexts = None
 
-    @classmethod
-    def read(
-        cls, dropout: bool, embeddings: str | None, fedavg: str | None, defenses: Sequence[str] | None
-    ) -> ClientChoice:
-        """Read the options' texts."""
-        from typing import get_args
-
+    def read(self) -> DefendedClient:
+        """Return the client that the options' texts speak of."""
         from gradleak.defenses import parse_defense
-        from gradleak.errors import unknown_name
         from gradleak.federation import Embeddings
         from gradleak.studies.scenario import ClientSettings
 
-        if embeddings is not None and embeddings not in get_args(Embeddings):
-            raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
+        if self.embeddings is not None and self.embeddings not in get_args(Embeddings):
+            raise unknown_name("embeddings setting", self.embeddings, get_args(Embeddings))
         settings = ClientSettings(
-            dropout=dropout,
-            embeddings=embeddings or "frozen",  # type: ignore[arg-type]  # checked above
-            fedavg=parse_fedavg(fedavg),
+            dropout=self.dropout,
+            embeddings=self.embeddings or "frozen",  # type: ignore[arg-type]  # checked above
+            fedavg=parse_fedavg(self.fedavg),
         )
-        return cls(settings, tuple(parse_defense(text) for text in defenses or ()))
+        return DefendedClient(settings, tuple(parse_defense(text) for text in self.defense or ()))
+
+
+@dataclass(frozen=True)
+class DefendedClient:
+    """How a client trains, and what is done to its updates."""
+
+    settings: ClientSettings
+    defenses: tuple[Defense, ...]
 
     def __str__(self) -> str:
         return str(self.settings)

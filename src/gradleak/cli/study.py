@@ -9,6 +9,7 @@ import typer
 
 from gradleak.cli import options as o
 from gradleak.cli import study_show
+from gradleak.cli.codes import FAILED, INTERRUPTED
 from gradleak.cli.drawing import Screen
 from gradleak.cli.parsing import check_output, parse_device
 from gradleak.cli.progress import clock
@@ -21,7 +22,6 @@ from gradleak.version import __version__
 if TYPE_CHECKING:
     from gradleak.studies import Executor, Study, Summary
 
-FAILED, INTERRUPTED = 1, 130
 WHERE = "Where it runs"
 
 app = typer.Typer(name="study", help="Grids of experiments, with their records in one file.", no_args_is_help=True)

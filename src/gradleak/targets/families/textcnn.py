@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import SequenceClassifierOutput
 
-from gradleak.targets.families.words import WordClassifier
+from gradleak.targets.families.words import WordClassifier, WordConfig, WordModel, make_loadable
 from gradleak.targets.layout import register
 
 
-class TextCnnConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+class TextCnnConfig(WordConfig):  # type: ignore[no-untyped-call]
     """Sizes of a TextCNN; those of its paper by default.
 
-    Args:
-        vocab_size: rows of the word embeddings.
-        embedding_size: their width.
+    Attributes:
         windows: how many words in a row the filters of each kind see.
         filters: how many filters of each kind there are.
-        dropout: rate before the classifier.
-        initializer_range: standard deviation of fresh weights.
-        options: what every configuration takes, such as `num_labels`.
     """
 
     model_type = "textcnn"
 
-    def __init__(
-        self,
-        vocab_size: int = 30_522,
-        embedding_size: int = 300,
-        windows: tuple[int, ...] = (3, 4, 5),
-        filters: int = 100,
-        dropout: float = 0.5,
-        initializer_range: float = 0.1,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.windows = list(windows)
-        self.filters = filters
-        self.dropout = dropout
-        self.initializer_range = initializer_range
-        super().__init__(**options)
+    windows: Sequence[int] = (3, 4, 5)
+    filters: int = 100
 
 
-class TextCnnForSequenceClassification(PreTrainedModel):
+class TextCnnForSequenceClassification(WordModel):  # type: ignore[no-untyped-call]
     """TextCNN (Kim 2014).
 
     A convolution is written as what it is, a linear layer over windows of words: the engine knows linear layers.
@@ -59,29 +38,19 @@ class TextCnnForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: TextCnnConfig) -> None:
         super().__init__(config)
-        self.words = nn.Embedding(config.vocab_size, config.embedding_size)
         self.convolutions = nn.ModuleList(
             nn.Linear(window * config.embedding_size, config.filters) for window in config.windows
         )
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(len(config.windows) * config.filters, config.num_labels or 2)
-        self.post_init()  # type: ignore[no-untyped-call]
+        self.add_classifier(len(config.windows) * config.filters)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> SequenceClassifierOutput:
-        """Return the logits of token ids or of word embeddings `[sequences, tokens, width]`."""
-        words = self.words(input_ids) if inputs_embeds is None else inputs_embeds
-        mask = torch.ones(words.shape[:2], device=words.device) if attention_mask is None else attention_mask
+    def features(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Return all filters' largest answers; padding counts as zeros."""
         words = words * mask[..., None].to(words.dtype)
         pooled = [
             self._strongest(convolution, words, mask, window)
             for convolution, window in zip(self.convolutions, self.config.windows, strict=True)
         ]
-        return SequenceClassifierOutput(logits=self.classifier(self.dropout(torch.cat(pooled, dim=-1))))
+        return torch.cat(pooled, dim=-1)
 
     @staticmethod
     def _strongest(convolution: nn.Module, words: Tensor, mask: Tensor, window: int) -> Tensor:
@@ -106,5 +75,4 @@ class TextCnn(WordClassifier):
     model_types: ClassVar[tuple[str, ...]] = ("textcnn",)
 
 
-AutoConfig.register(TextCnnConfig.model_type, TextCnnConfig)
-AutoModelForSequenceClassification.register(TextCnnConfig, TextCnnForSequenceClassification)
+make_loadable(TextCnnConfig, TextCnnForSequenceClassification)

@@ -1,12 +1,66 @@
-"""What families share that classify words without attention: TextCNN and LSTM."""
+"""What families share that classify words without attention, TextCNN and LSTM: sizes, ends of the model, layout."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from gradleak.targets.layout import Family, Layer, Task
+
+
+class WordConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """Sizes that every such model has.
+
+    Attributes:
+        vocab_size: rows of the word embeddings.
+        embedding_size: their width.
+        dropout: rate before the classifier.
+        initializer_range: standard deviation of fresh weights.
+    """
+
+    vocab_size: int = 30_522
+    embedding_size: int = 300
+    dropout: float = 0.5
+    initializer_range: float = 0.1
+
+
+class WordModel(PreTrainedModel):
+    """Word embeddings at the beginning, a linear classifier at the end; a subclass writes what is between them."""
+
+    def __init__(self, config: WordConfig) -> None:
+        super().__init__(config)
+        self.words = nn.Embedding(config.vocab_size, config.embedding_size)
+
+    def add_classifier(self, width: int) -> None:
+        """Close the model, when all its other layers are there, with a classifier of `width` features."""
+        self.dropout = nn.Dropout(self.config.dropout)
+        self.classifier = nn.Linear(width, self.config.num_labels or 2)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def features(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Return what is classified, `[sequences, features]`; padding, where the mask is zero, does not change it."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> SequenceClassifierOutput:
+        """Return the logits of token ids or of word embeddings `[sequences, tokens, width]`."""
+        words = self.words(input_ids) if inputs_embeds is None else inputs_embeds
+        mask = torch.ones(words.shape[:2], device=words.device) if attention_mask is None else attention_mask
+        return SequenceClassifierOutput(logits=self.classifier(self.dropout(self.features(words, mask))))
+
+
+def make_loadable(config: type[WordConfig], model: type[WordModel]) -> None:
+    """Let transformers find both classes by the configuration's `model_type`."""
+    AutoConfig.register(config.model_type, config)
+    AutoModelForSequenceClassification.register(config, model)
 
 
 class WordClassifier(Family):

@@ -1,0 +1,3 @@
+"""Exit codes."""
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
