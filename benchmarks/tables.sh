@@ -7,7 +7,8 @@
 # Runs are named below; without names all are made, and those that are finished are not made again. With CUDA's
 # multi-process service several of them share a GPU: each is many small kernels, and most of the GPU would be idle.
 # Before the command, `gpu_share=0.3` gives each run that share of the GPU's memory, `device=cpu` keeps it off the GPU,
-# and `grab=grab,rounds=1` or `bert_steps=300` makes expensive attacks cheaper.
+# `shards=8` lets eight processes share what is attacked one by one, and `grab=grab,rounds=1` or `bert_steps=300` makes
+# expensive attacks cheaper.
 set -eu
 model=$1 data=$2 results=$3 jobs=${4:-1}
 shift $(($# < 4 ? $# : 4))
@@ -24,13 +25,14 @@ pruned="--model $model --data $data/cola.tsv --take 0:16 --dropout"
 grab=${grab:-grab}
 tiny="--model tiny --data $data/cola.tsv --take 0:32"
 
-# FET and EDR take one sentence after the other: four processes share 64 sentences (or 32 batches).
-quarters() { # NAME MODEL DATA SENTENCES ARGUMENTS…
-    local name=$1 target=$2 file=$3 part=$(($4 / 4)) quarter
+# FET and EDR take one sentence after the other: several processes share the sentences, or the batches of them.
+shards=${shards:-4}
+parts() { # NAME MODEL DATA SENTENCES ARGUMENTS…
+    local name=$1 target=$2 file=$3 part=$(($4 / shards)) number
     shift 4
-    for quarter in 0 1 2 3; do
-        echo "$name.$quarter --model $target --data $data/$file.tsv --embeddings trained --separately" \
-            "--take $((quarter * part)):$((quarter * part + part)) $*"
+    for number in $(seq 0 $((shards - 1))); do
+        echo "$name.$number --model $target --data $data/$file.tsv --embeddings trained --separately" \
+            "--take $((number * part)):$((number * part + part)) $*"
     done
 }
 
@@ -61,32 +63,35 @@ lamp-fedavg $cola --fedavg steps=4,lr=5e-5 --attack lamp
 lamp-tiny $tiny --attack lamp --attack lamp:fast
 grab-tiny $tiny --dropout --attack grab --attack grab:fast
 lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv --take 0:64 --attack lamp,steps=${bert_steps:-2000}"
-    quarters fet-cola "$model" cola 64 --attack fet
-    quarters edr-cola "$model" cola 64 --attack edr
-    quarters fet-sst2 "$model" sst2 64 --attack fet
-    quarters fet-tomatoes "$model" rotten_tomatoes 64 --attack fet
-    quarters edr-tomatoes "$model" rotten_tomatoes 64 --attack edr
-    quarters fet-cola-thorough "$model" cola 64 --attack fet:thorough
-    quarters fet-textcnn textcnn cola 64 --attack fet
-    quarters fet-lstm lstm cola 64 --attack fet
-    quarters fet-tiny tiny cola 64 --attack fet
-    quarters edr-tiny tiny cola 64 --attack edr
-    quarters fet-ablations "$model" cola 64 --attack fet,iterations=0 --attack fet,generations=0
-    quarters fet-all-layers "$model" cola 64 --attack fet,layers=all
-    quarters edr-cola2 "$model" cola 64 --batch-size 2 --attack edr --attack edr:fast
-    quarters edr-cola4 "$model" cola 128 --batch-size 4 --attack edr --attack edr:fast
-    quarters fet-cola2 "$model" cola 64 --batch-size 2 --attack fet
-    quarters fet-cola4 "$model" cola 128 --batch-size 4 --attack fet
-    quarters fet-tomatoes-thorough "$model" rotten_tomatoes 64 --attack fet:thorough
-    quarters fet-tiny-ablations tiny cola 64 --attack fet,iterations=0 --attack fet,generations=0 --attack fet,layers=all
-    quarters edr-sst2 "$model" sst2 64 --attack edr
+    parts fet-cola "$model" cola 64 --attack fet
+    parts edr-cola "$model" cola 64 --attack edr
+    parts fet-sst2 "$model" sst2 64 --attack fet
+    parts fet-tomatoes "$model" rotten_tomatoes 64 --attack fet
+    parts edr-tomatoes "$model" rotten_tomatoes 64 --attack edr
+    parts fet-cola-thorough "$model" cola 64 --attack fet:thorough
+    parts fet-textcnn textcnn cola 64 --attack fet
+    parts fet-lstm lstm cola 64 --attack fet
+    parts fet-tiny tiny cola 64 --attack fet
+    parts edr-tiny tiny cola 64 --attack edr
+    parts fet-ablations "$model" cola 64 --attack fet,iterations=0 --attack fet,generations=0
+    parts fet-all-layers "$model" cola 64 --attack fet,layers=all
+    parts edr-cola2 "$model" cola 64 --batch-size 2 --attack edr --attack edr:fast
+    parts edr-cola4 "$model" cola 128 --batch-size 4 --attack edr --attack edr:fast
+    parts fet-cola2 "$model" cola 64 --batch-size 2 --attack fet
+    parts fet-cola4 "$model" cola 128 --batch-size 4 --attack fet
+    parts fet-tomatoes-thorough "$model" rotten_tomatoes 64 --attack fet:thorough
+    parts fet-sst2-thorough "$model" sst2 64 --attack fet:thorough
+    parts fet-lstm-thorough lstm cola 64 --attack fet:thorough
+    parts fet-textcnn-thorough textcnn cola 64 --attack fet:thorough
+    parts fet-tiny-ablations tiny cola 64 --attack fet,iterations=0 --attack fet,generations=0 --attack fet,layers=all
+    parts edr-sst2 "$model" sst2 64 --attack edr
 }
 
 # Give the names on the command line, or all.
 chosen() {
     local name
     [ $# -gt 0 ] || { runs | grep . && return; }
-    for name; do runs | grep -E "^$name(\.[0-3])? "; done
+    for name; do runs | grep -E "^$name(\.[0-9]+)? "; done
 }
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} results gpu_share=${gpu_share:-1} device=${device:-auto}
 chosen "$@" | xargs -P "$jobs" -L1 bash -c '

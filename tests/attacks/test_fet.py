@@ -180,6 +180,33 @@ def test_pairs_of_moves_come_nearer_than_single_ones() -> None:
     assert pairs.loss < single.loss
 
 
+@pytest.mark.parametrize("distance", ["l2", "l1", "cosine"])
+@pytest.mark.parametrize("family", ["bert", "lstm", "textcnn"])
+def test_learning_explores_as_far_as_the_text(family: str, distance: Any) -> None:
+    result = found(small_target(family, dtype=torch.float64), [TEXT], rounds=5, iterations=0, distance=distance)
+    assert result.texts == (TEXT,)
+
+
+@pytest.mark.parametrize("learnable", [True, False])
+def test_learning_comes_nearer_than_the_genetic_search_which_explores_what_is_too_large(
+    learnable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    text = "the big cat sat on a red mat , dog ran ."
+    terms = 12 * (12 + 2 * 12)  # twelve tokens at twelve places, and pairs of them at two distances
+    monkeypatch.setattr("gradleak.attacks.fet.LEARNABLE", terms if learnable else terms - 1)
+    genetic, learnt = (found(target, [text], iterations=0, rounds=rounds) for rounds in (0, 6))
+    assert learnt.loss < genetic.loss if learnable else learnt.loss == genetic.loss
+
+
+@pytest.mark.parametrize("lengths", [True, False], ids=["lengths", "no-lengths"])
+def test_learning_explores_batches(lengths: bool) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    texts = ["the cat sat on mat", "a dog ran"]
+    known = Knowledge(labels=[1, 0], lengths=target.encode(texts).lengths if lengths else None)
+    assert found(target, texts, known, rounds=10, iterations=5).texts == tuple(texts)
+
+
 def test_batches_have_twice_the_population_and_fifty_iterations_unless_told(bert: Target) -> None:
     ((one,), _), ((two,), _) = (puzzles(bert, victim(bert, [TEXT] * size, labels=[1, 0][:size]), 8) for size in (1, 2))
     attack, told = Fet(), Fet(population=30, iterations=5)
@@ -187,11 +214,24 @@ def test_batches_have_twice_the_population_and_fifty_iterations_unless_told(bert
     assert [(told._evolution(p).population, told._iterations(p)) for p in (one, two)] == [(30, 5)] * 2
 
 
+def test_of_several_lengths_only_the_last_attempt_takes_all_rounds() -> None:
+    attack = Fet(rounds=10, attempts=2)
+    assert [attack._rounds(attempt, lengths) for lengths in (1, 8) for attempt in (1, 2)] == [10, 10, 3, 10]
+    assert Fet(rounds=10)._rounds(1, 8) == 10
+    assert Fet()._rounds(1, 8) == 0
+
+
 def test_the_papers_values_are_the_defaults() -> None:
     attack = Fet()
     assert (attack.generations, attack.patience, attack.tournament, attack.hall_of_fame) == (100, 10, 2, 5)
     assert (attack.crossover, attack.mutation, attack.block_every) == (0.9, 0.1, 5)
-    assert (attack.layers, attack.distance, attack.attempts, attack.pairs) == ("classifier", "l2", 1, 0)
+    assert (attack.layers, attack.distance, attack.attempts, attack.pairs, attack.rounds) == (
+        "classifier",
+        "l2",
+        1,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,6 +245,7 @@ def test_the_papers_values_are_the_defaults() -> None:
         ({"layers": "some"}, "layers"),
         ({"distance": "l3"}, "distance"),
         ({"layers": "all", "pairs": "5"}, "layers=classifier"),
+        ({"layers": "all", "rounds": "5"}, "layers=classifier"),
     ],
     ids=str,
 )
@@ -215,9 +256,13 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], messa
     assert Fet.with_settings(settings={"population": "30"}).population == 30
 
 
-def test_progress_of_several_victims_ends_at_its_total(bert: Target) -> None:
+@pytest.mark.parametrize("preset", ["paper", "thorough"])
+def test_progress_of_several_victims_ends_at_its_total(bert: Target, preset: str) -> None:
     heard: list[Progress] = []
     texts = [TEXT, "dog", "a dog ran"]
-    Fet().many(bert, [sent(bert, [t]) for t in texts], [Knowledge(labels=[1])] * 3, listener=heard.append)
+    Fet.with_settings(preset).many(
+        bert, [sent(bert, [t]) for t in texts], [Knowledge(labels=[1])] * 3, listener=heard.append
+    )
+    assert [one.step for one in heard] == sorted(one.step for one in heard)
     assert heard[-1].step == heard[-1].total
     assert heard[-1].texts == ("a dog ran",)

@@ -19,6 +19,8 @@ from gradleak.matching import DISTANCES, Matcher, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.search import (
     Evolution,
+    Features,
+    Learning,
     Remembered,
     all_block_shifts,
     all_replacements,
@@ -29,12 +31,16 @@ from gradleak.search import (
     evolve,
     likely_pairs,
     refine,
+    search_by_learning,
 )
 from gradleak.targets import Target
 
 # A gradient this near to the observed one, as a share of its size, is the same but for rounding. Wrong orders are a
 # hundred times farther away.
 SAME = {"classifier": 1e-4, "all": 1e-2}
+EFFORT = 80  # of a search by learning, for each place: random solutions to start from, and steps of annealing
+# Tokens at places and pairs of tokens that a search by learning tells apart at most: its matrices have as many rows.
+LEARNABLE = 8_000
 LEAST = {
     "population": 2,
     "generations": 0,
@@ -46,6 +52,7 @@ LEAST = {
     "lengths_tried": 1,
     "attempts": 1,
     "pairs": 0,
+    "rounds": 0,
 }
 
 
@@ -61,8 +68,9 @@ class Fet(Attack):
     What the paper leaves open, and where this differs knowingly: crossing exchanges two genes of a pair on average and
     mutating moves one; what was scored once is not scored again; "d = 0" means zero but for rounding; the nearest
     solution on the way is returned, not the last; a batch whose lengths are not told is searched with empty places
-    among its tokens. Preset `thorough` goes further than the paper: more `attempts` where none ended at d = 0, blocks
-    shifted in every third iteration, and `pairs` of moves, those that should come nearest by what each does alone.
+    among its tokens. Preset `thorough` goes further than the paper: `rounds` of search by learning explore in place of
+    the genetic search; fine-tuning shifts blocks in every third iteration, and tries `pairs` of moves, those that
+    should come nearest by what each does alone; and there are more `attempts` where none ended at d = 0.
     """
 
     name: ClassVar[str] = "fet"
@@ -73,7 +81,7 @@ class Fet(Attack):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "fast": {"population": 50, "generations": 50, "iterations": 10},
-        "thorough": {"block_every": 3, "pairs": 500, "iterations": 40, "attempts": 4},
+        "thorough": {"rounds": 40, "block_every": 3, "pairs": 500, "iterations": 6, "attempts": 2},
     }
 
     population: int | None = None
@@ -90,6 +98,7 @@ class Fet(Attack):
     lengths_tried: int = 8
     attempts: int = 1
     pairs: int = 0
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,15 +109,17 @@ class Fet(Attack):
             object.__setattr__(self, name, None if value is None else int(value))
         if not (0 <= self.crossover <= 1 and 0 <= self.mutation <= 1):
             raise GradleakError("crossover and mutation are probabilities, from 0 to 1")
-        if self.pairs and self.layers != "classifier":
-            raise GradleakError("pairs of moves are foretold from the classifier's gradient alone: layers=classifier")
+        if (self.pairs or self.rounds) and self.layers != "classifier":
+            raise GradleakError(
+                "pairs and rounds foretell the classifier's gradient alone: they need layers=classifier"
+            )
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for one victim's text after the other's: each has a vocabulary of its own."""
         findings = []
         for number, victim in enumerate(victims):
             frames, notes = puzzles(target, victim, self.lengths_tried)
-            steps = len(frames) * self.attempts * (self.generations + self._iterations(frames[0]) + 2)
+            steps = len(frames) * self.attempts * (max(self.rounds, self.generations) + self._iterations(frames[0]) + 2)
             finding = self._reconstruct(target, victim, frames, Trail(reporter, number, len(victims), steps))
             findings.append(replace(finding, notes=(*notes, *finding.notes)))
         return findings
@@ -118,8 +129,11 @@ class Fet(Attack):
         labels, note = likeliest_labels(target, victim, frames[0])
         matcher = self._matcher(target, victim.gradient)
         enough = self._enough(target, victim.gradient)
-        every = [*frames] * self.attempts
-        tries = [_Try(frame, matcher, labels, victim.generator, enough, trail) for frame in every]
+        tries = [
+            _Try(frame, matcher, labels, victim.generator, enough, trail, self._rounds(attempt, len(frames)))
+            for attempt in range(1, self.attempts + 1)
+            for frame in frames
+        ]
         best, nearest, loss = frames[0], None, float("inf")
         for one in tries:
             solution, distance = self._search(one)
@@ -133,7 +147,28 @@ class Fet(Attack):
 
     def _search(self, one: _Try) -> tuple[Tensor, float]:
         """Algorithm 1: lines 1 to 8 explore, lines 9 to 16 fine-tune."""
+        return refine(
+            self._explore(one),
+            lambda solution, iteration: self._neighbours(one, solution, iteration),
+            one.score,
+            self._iterations(one.puzzle),
+            enough=one.enough,
+            watch=one.watch,
+        )
+
+    def _explore(self, one: _Try) -> Tensor:
+        """Return where fine-tuning starts: what a genetic search finds, or one by learning, or a random solution."""
         places = one.puzzle.places
+        if one.rounds and Features(places, one.puzzle.kinds).count <= LEARNABLE:
+            return search_by_learning(
+                lambda count: one.puzzle.draw(count, one.generator),
+                one.compare,
+                one.puzzle.kinds,
+                Learning(first=EFFORT * places, steps=EFFORT * places, rounds=one.rounds),
+                one.generator,
+                enough=one.enough,
+                watch=one.watch,
+            )[0]
         if self.generations:
             evolution = self._evolution(one.puzzle)
             chromosome, _ = evolve(
@@ -144,17 +179,8 @@ class Fet(Attack):
                 enough=one.enough,
                 watch=lambda best, loss: one.watch(decode(best[None], places)[0], loss),
             )
-            start = decode(chromosome[None], places)[0]
-        else:
-            start = one.puzzle.draw(1, one.generator)[0]
-        return refine(
-            start,
-            lambda solution, iteration: self._neighbours(one, solution, iteration),
-            one.score,
-            self._iterations(one.puzzle),
-            enough=one.enough,
-            watch=one.watch,
-        )
+            return decode(chromosome[None], places)[0]
+        return one.puzzle.draw(1, one.generator)[0]
 
     def _neighbours(self, one: _Try, solution: Tensor, iteration: int) -> Tensor:
         """Every swap, shift and replacement; in every fifth iteration every shift of a block; and pairs of these."""
@@ -181,6 +207,10 @@ class Fet(Attack):
 
     def _iterations(self, puzzle: Puzzle) -> int:
         return self.iterations if self.iterations is not None else (20 if puzzle.sequences == 1 else 50)
+
+    def _rounds(self, attempt: int, lengths: int) -> int:
+        """Of several lengths all but one are wrong, so that only the last attempt at each takes long."""
+        return self.rounds if lengths == 1 or attempt == self.attempts else -(-self.rounds // 4)
 
     def _matcher(self, target: Target, gradient: Mapping[str, Tensor]) -> Matcher | HeadMatcher:
         """Section 3.2: the fully connected layer alone, or all layers."""
@@ -209,11 +239,19 @@ class _Try:
     generator: torch.Generator
     enough: float
     trail: Trail
+    rounds: int
 
     @cached_property
     def score(self) -> Remembered:
         """The distance of solutions `[count, places]`."""
         return Remembered(lambda solutions: self.matcher(self.puzzle.candidates(solutions, self.labels))[0])
+
+    def compare(self, solutions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distances of solutions `[count]`, and what the classifier's gradient lacks `[count, entries]`."""
+        assert isinstance(self.matcher, HeadMatcher)
+        (distances,), (lacking,) = self.matcher.compare(self.puzzle.candidates(solutions, self.labels))
+        self.score.note(solutions, distances)
+        return distances, lacking
 
     def pairs(self, solution: Tensor, reached: Tensor, orders: Tensor, count: int) -> Tensor:
         """Return the solutions `[count, places]` that two moves in a row should bring nearest to the goal.
@@ -224,10 +262,7 @@ class _Try:
             orders: the moves behind the first of those.
             count: how many to return.
         """
-        assert isinstance(self.matcher, HeadMatcher)
-        solutions = torch.cat([solution[None], reached])
-        (distances,), (lacking,) = self.matcher.compare(self.puzzle.candidates(solutions, self.labels))
-        self.score.note(solutions, distances)
+        _, lacking = self.compare(torch.cat([solution[None], reached]))
         first, second = likely_pairs(lacking[0], lacking[0] - lacking[1:], count, len(orders))
         return reached[first.cpu()].gather(1, orders[second.cpu()])
 

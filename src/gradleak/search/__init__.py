@@ -5,6 +5,7 @@ from gradleak.search.beam import beam_search
 from gradleak.search.connectors import decode, encode
 from gradleak.search.exhaustive import refine
 from gradleak.search.genetic import Evolution, cross_partially_matched, evolve, shuffle_indexes, tournament
+from gradleak.search.learning import Learning, search_by_learning
 from gradleak.search.memory import Remembered
 from gradleak.search.moves import (
     LAMP_MOVES,
@@ -25,14 +26,19 @@ from gradleak.search.neighbourhood import (
     neighbour_orders,
 )
 from gradleak.search.pairs import likely_pairs
+from gradleak.search.surrogate import Features, Foretold, Surrogate
 
 __all__ = [
     "LAMP_MOVES",
     "Annealed",
     "Evolution",
+    "Features",
+    "Foretold",
+    "Learning",
     "Move",
     "Remembered",
     "Schedule",
+    "Surrogate",
     "TabuList",
     "all_block_shifts",
     "all_replacements",
@@ -52,6 +58,7 @@ __all__ = [
     "neighbour_orders",
     "rearrange",
     "refine",
+    "search_by_learning",
     "shuffle",
     "shuffle_indexes",
     "swap",

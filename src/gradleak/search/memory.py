@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,6 @@ class Remembered:
         self._score = score
         self._keys = torch.empty(0, dtype=torch.long)
         self._values = torch.empty(0, dtype=torch.float64)
-        self._factors = torch.empty(0, dtype=torch.long)
 
     def __call__(self, solutions: Tensor) -> Tensor:
         """Return the scores `[count]` of solutions `[count, length]`."""
@@ -30,24 +31,26 @@ class Remembered:
         if len(unknown):
             self.asked += len(unknown)
             self.note(solutions[unknown], self._score(solutions[unknown]))
-        return self._values[torch.searchsorted(self._keys, self._hash(solutions))]
+        return self._values[torch.searchsorted(self._keys, hashes(solutions))]
 
     def note(self, solutions: Tensor, scores: Tensor) -> None:
         """Remember scores that came about elsewhere."""
         unknown = self._unknown(solutions)
-        self._keys, order = torch.cat([self._keys, self._hash(solutions[unknown])]).sort()
+        self._keys, order = torch.cat([self._keys, hashes(solutions[unknown])]).sort()
         self._values = torch.cat([self._values, scores.to("cpu", torch.float64)[unknown]])[order]
 
     def _unknown(self, solutions: Tensor) -> Tensor:
         """Return the numbers of solutions that are not remembered, of equal ones one."""
-        keys, which = torch.unique(self._hash(solutions), return_inverse=True)
+        keys, which = torch.unique(hashes(solutions), return_inverse=True)
         one_of_each = torch.empty_like(keys).scatter_(0, which, torch.arange(len(solutions)))
         return one_of_each[~torch.isin(keys, self._keys)]
 
-    def _hash(self, solutions: Tensor) -> Tensor:
-        """Return a number for each solution: its entries times fixed random factors, summed modulo 2⁶⁴."""
-        length = solutions.shape[1]
-        if len(self._factors) != length:
-            generator = torch.Generator().manual_seed(length)
-            self._factors = torch.randint(-(2**62), 2**62, (length,), generator=generator) * 2 + 1
-        return (solutions * self._factors).sum(dim=1)
+
+def hashes(solutions: Tensor) -> Tensor:
+    """Return a number for each solution `[count, length]`: its entries times fixed random factors, modulo 2⁶⁴."""
+    return (solutions * _factors(solutions.shape[1])).sum(dim=1)
+
+
+@cache
+def _factors(length: int) -> Tensor:
+    return torch.randint(-(2**62), 2**62, (length,), generator=torch.Generator().manual_seed(length)) * 2 + 1
