@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gradleak.api import attack, score
     from gradleak.attacks import ATTACKS
     from gradleak.data import load_dataset
+    from gradleak.errors import GradleakError
     from gradleak.exchange import Knowledge, Reconstruction, Update
     from gradleak.federation import Client, FedAvg
     from gradleak.targets import Target, load_target
@@ -26,6 +27,7 @@ __all__ = [
     "ATTACKS",
     "Client",
     "FedAvg",
+    "GradleakError",
     "Knowledge",
     "Reconstruction",
     "Target",
@@ -41,6 +43,7 @@ _HOMES = {
     "ATTACKS": "gradleak.attacks",
     "Client": "gradleak.federation",
     "FedAvg": "gradleak.federation",
+    "GradleakError": "gradleak.errors",
     "Knowledge": "gradleak.exchange",
     "Reconstruction": "gradleak.exchange",
     "Target": "gradleak.targets",

@@ -5,22 +5,13 @@ import torch
 from sieve_tools import LABELS, TEXTS, ids_of, sent, wider_target
 
 from gradleak.attacks import find_attack
-from gradleak.attacks.sieve.batches import Edit, read_batch
+from gradleak.attacks.sieve.batches import read_batch
 from gradleak.attacks.sieve.inputs import first_inputs
 from gradleak.attacks.sieve.robust import common_rows
 from gradleak.attacks.sieve.sorting import grouped, pursue_words
 from gradleak.defenses import parse_defense
 from gradleak.exchange import Knowledge
 from gradleak.federation import Client
-
-
-def test_edits_put_in_take_out_exchange_and_swap() -> None:
-    sentence = [1, 7, 8, 2]
-    assert Edit(1, gap=True, token=5).apply(sentence) == [1, 5, 7, 8, 2]
-    assert Edit(2).apply(sentence) == [1, 7, 2]
-    assert Edit(2, token=5).apply(sentence) == [1, 7, 5, 2]
-    assert Edit(1, swapped_with=2).apply(sentence) == [1, 8, 7, 2]
-    assert sentence == [1, 7, 8, 2]
 
 
 def test_words_with_like_gradients_are_grouped() -> None:
@@ -95,4 +86,5 @@ def test_every_step_is_told_so_that_a_clock_can_end_it() -> None:
     )
     assert found is not None
     assert {count for count, _ in told} == {3}
-    assert found.distance < told[0][1]
+    assert found.distance <= told[-1][1]  # that of the batch, once there is one
+    assert len(told) > 6

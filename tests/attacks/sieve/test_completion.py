@@ -6,7 +6,7 @@ from sieve_tools import LABELS, TEXTS, wider_target
 
 from gradleak.attacks.sieve.completion import Sent, completed, count_sentences, spanned
 from gradleak.defenses import parse_defense
-from gradleak.federation import Client
+from gradleak.federation import Client, FedAvg
 
 
 def of_rank(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,3 +79,17 @@ def test_sentences_are_counted_through_a_defense(defense: str, dropout: bool, co
     update = Client(target, dropout=dropout).update(TEXTS[:count], LABELS[:count])
     update = parse_defense(defense).apply(update, torch.Generator().manual_seed(0))
     assert count_sentences(target, update.tensors) == count
+
+
+def test_zeros_of_rounding_are_not_taken_for_pruning() -> None:
+    matrix = of_rank(2)[0]
+    assert not Sent([pruned(matrix, 0.5)]).complete
+    sent = Sent([torch.where(matrix.abs() < 0.01, 0.0, matrix)])
+    assert sent.complete
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_sentences_are_counted_after_local_steps(count: int) -> None:
+    target = wider_target()
+    client = Client(target, fedavg=FedAvg(steps=2, lr=1e-3))
+    assert count_sentences(target, client.update(TEXTS[:count], LABELS[:count]).tensors) == count

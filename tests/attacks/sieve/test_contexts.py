@@ -5,8 +5,8 @@ import torch
 from sieve_tools import ids_of, sent, wider_target
 
 from gradleak.attacks.sieve.contexts import Pairs, Sketch, outside_contexts
+from gradleak.attacks.sieve.forward import captured_inputs
 from gradleak.attacks.sieve.inputs import first_inputs
-from gradleak.attacks.sieve.robust import captured_inputs
 from gradleak.attacks.sieve.subspace import row_space
 
 

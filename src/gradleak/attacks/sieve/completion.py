@@ -23,6 +23,12 @@ MARGIN = 0.3
 KEPT = 0.95
 """An update of which more entries than this are not zero was not pruned."""
 
+NEGLIGIBLE = 0.02
+"""Where the smallest entry sent is below this, the mean being 1, zeros are rounding: FedAvg sends differences."""
+
+FAINT = 0.02
+"""What a sentence's singular value is at least, as a share of the largest: local steps leave smaller ones."""
+
 STEPS = 60
 """How often a guess is projected."""
 
@@ -53,8 +59,9 @@ class Sent:
         self.lengths = [len(part) for part in scaled]
         self.values = torch.cat(scaled)
         self.signs_only = all(bool((kept == kept[0]).all()) for kept in sizes if len(kept))
-        self.complete = not self.signs_only and bool((self.values != 0).float().mean() > KEPT)
         self._least = torch.cat(least)
+        kept = bool((self.values != 0).float().mean() > KEPT) or bool((self._least < NEGLIGIBLE).all())
+        self.complete = not self.signs_only and kept
 
     def nearest(self, guess: Tensor) -> Tensor:
         """Return the nearest of the gradients that would have been sent as these."""
@@ -130,7 +137,7 @@ def count_sentences(target: Target, gradient: Mapping[str, Tensor]) -> int | Non
         return None
     sent = Sent([matrix])
     if sent.complete:
-        found = spikes([matrix])
+        found = spikes([matrix], FAINT)
         return None if found is None else len(found.factor)
     some = torch.randperm(len(matrix), generator=torch.Generator().manual_seed(0))[:ROWS].to(matrix.device)
     sent = Sent([matrix[some]])

@@ -7,7 +7,7 @@ can be tested by itself: right ones leave 1e-7 of their contexts outside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,6 +51,10 @@ class Pairs:
         query, key, value = (each.view(len(tokens), heads, each.shape[1] // heads) for each in mapped)
         causal = "causal-lm" in target.family.tasks
         return cls(tokens, positions, query * query.shape[-1] ** -0.5, key, value, causal)
+
+    def to(self, dtype: torch.dtype) -> Pairs:
+        """Return the same in another precision."""
+        return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
 
     def at(self, position: int) -> Tensor:
         """Return the numbers of the pairs at a position."""

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.edits import inside, reordered, shortened
 from gradleak.attacks.sieve.labels import padded
 from gradleak.matching import Candidates, Cosine, Matcher
-from gradleak.search import neighbour_orders
-from gradleak.targets import Target
 
 if TYPE_CHECKING:
     from gradleak.attacks.sieve.robust import Judge
@@ -118,18 +117,18 @@ class Comparison:
 
 def _pool(judge: Judge, sentence: Tensor) -> Tensor:
     """Return the tokens that explain most at each place of a sentence beside the others, none twice."""
-    fillers = [judge.fillers(sentence, place, POOL) for place in _inside(judge.target, sentence)]
+    fillers = [judge.fillers(sentence, place, POOL) for place in inside(judge.target, sentence)]
     return torch.unique(torch.cat([sentence[:0], *fillers]))
 
 
 def _neighbours(judge: Judge, sentence: Tensor, longest: int, *, resize: bool) -> list[Tensor]:
     """Return the sentences one change away that explain most, so many of each length."""
-    inside = _inside(judge.target, sentence)
-    kinds = [torch.cat([_reordered(sentence, inside), *(_filled(judge, sentence, place) for place in inside)])]
+    places = inside(judge.target, sentence)
+    kinds = [torch.cat([reordered(sentence, places), *(_filled(judge, sentence, place) for place in places)])]
     if resize and len(sentence) > judge.target.min_length:
-        kinds.append(torch.stack([torch.cat([sentence[:place], sentence[place + 1 :]]) for place in inside]))
+        kinds.append(shortened(sentence, places))
     if resize and len(sentence) < longest:
-        gaps = range(inside.start, inside.stop + 1)
+        gaps = range(places.start, places.stop + 1)
         wider = [torch.cat([sentence[:gap], sentence[:1], sentence[gap:]]) for gap in gaps]
         kinds.append(torch.cat([_filled(judge, ids, gap) for ids, gap in zip(wider, gaps, strict=True)]))
     return [ids for tried in kinds for ids in _promising(judge, tried)]
@@ -143,26 +142,13 @@ def _promising(judge: Judge, tried: Tensor) -> Tensor:
     return tried
 
 
-def _reordered(sentence: Tensor, inside: range) -> Tensor:
-    """Return the sentence with two words swapped or one moved `[sentences, tokens]`."""
-    free = torch.zeros(1, len(sentence), dtype=torch.bool, device=sentence.device)
-    free[0, inside.start : inside.stop] = True
-    return sentence[neighbour_orders(free)[1:, 0]].view(-1, len(sentence))
-
-
 def _filled(judge: Judge, sentence: Tensor, place: int) -> Tensor:
     """Return the sentence with other tokens at one place `[sentences, tokens]`.
 
     A word that stands in the sentence twice explains little the second time: all its words are tried, too.
     """
-    own = sentence[list(_inside(judge.target, sentence))]
+    own = sentence[list(inside(judge.target, sentence))]
     tokens = torch.unique(torch.cat([judge.fillers(sentence, place, FILLERS), own]))
     filled = sentence.repeat(len(tokens), 1)
     filled[:, place] = tokens
     return filled
-
-
-def _inside(target: Target, sentence: Tensor) -> range:
-    """Return the places of the words, between the tokens that begin and end every text."""
-    before, after = target.special_tokens
-    return range(len(before), len(sentence) - len(after))

@@ -8,16 +8,15 @@ What is read so is then changed word by word as long as its own gradient comes c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from copy import copy
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.batches import Batch, read_batch
+from gradleak.attacks.sieve.batches import Batch, read_batch, refined
 from gradleak.attacks.sieve.completion import count_sentences
+from gradleak.attacks.sieve.forward import captured_inputs
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.polish import Teller, polish
 from gradleak.attacks.sieve.spikes import Spikes, spikes
@@ -109,13 +108,22 @@ def read_changed(
     """
     longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
     count = known.sequences or count_sentences(target, gradient) or 1
-    if count > 1 and len(inputs.maps) > 1 and target.task == "classification":
-        batch = read_batch(target, inputs, gradient, words, common_rows(target, inputs, words), longest, count, tell)
+    common = common_rows(target, inputs, words)
+    layered = len(inputs.maps) > 1 and target.task == "classification"
+    if count > 1 and layered:
+        batch = read_batch(target, inputs, gradient, words, common, longest, count, tell)
         if batch is not None:
             return batch
     length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
     found = read_noisy(target, inputs, gradient, words, longest, length, tell)
-    return None if found is None else Batch([list(found[0])], [], found[1])
+    if found is None:
+        return None
+    sentence, distance = found
+    better = None
+    if layered:
+        resize = length is None
+        better = refined(target, inputs, gradient, words, common, longest, sentence, tell, resize=resize)
+    return better or Batch([list(sentence)], [], distance)
 
 
 def read_noisy(
@@ -188,35 +196,3 @@ def _pursue(judge: Judge, length: int) -> Tensor:
         word, place = divmod(int(gain.argmax()), gain.shape[1])
         sentence[places[~done][place]] = judge.words[word]
     return sentence
-
-
-class _Enough(Exception):  # noqa: N818 - no error, a way out
-    """Raised to leave a forward pass."""
-
-
-@torch.no_grad()
-def captured_inputs(target: Target, ids: Tensor, modules: Sequence[str]) -> dict[str, Tensor]:
-    """Return what modules are fed `[sentences, tokens, width]`; the forward pass stops at the last of them."""
-    fed: dict[str, Tensor] = {}
-    with _listening(target, modules, fed), suppress(_Enough):
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        target.family.logits(target.model, target.embed(ids), mask, target.task)
-    return fed
-
-
-@contextmanager
-def _listening(target: Target, modules: Sequence[str], fed: dict[str, Tensor]) -> Iterator[None]:
-    def hook(path: str) -> Any:  # noqa: ANN401
-        def listen(_: object, inputs: tuple[Tensor, ...]) -> None:
-            fed.setdefault(path, inputs[0])
-            if len(fed) == len(modules):
-                raise _Enough
-
-        return listen
-
-    handles = [target.model.get_submodule(path).register_forward_pre_hook(hook(path)) for path in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

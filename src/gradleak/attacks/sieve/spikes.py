@@ -28,6 +28,11 @@ class Spikes:
 
     factor: Tensor
 
+    @property
+    def directions(self) -> Tensor:
+        """The same vectors, each of norm 1 `[spikes, width]`."""
+        return self.factor / self.factor.norm(dim=1, keepdim=True)
+
     def explained(self, rows: Tensor) -> Tensor:
         """Return the share that the span of rows explains: `[…, rows, width]` gives `[…]`."""
         rows = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -39,11 +44,15 @@ class Spikes:
         )
 
 
-def spikes(gradients: Sequence[Tensor]) -> Spikes | None:
+def spikes(gradients: Sequence[Tensor], faint: float = FAINT) -> Spikes | None:
     """Return what stands out of gradients of maps that were fed the same vectors; None if nothing does.
 
     Each is first scaled to the same noise, that of its median singular value, and each spike's vector counts as much as
     it is signal: one at the edge is noise.
+
+    Args:
+        gradients: each `[outputs, width]`.
+        faint: singular values below this share of the largest do not count.
     """
     scaled = []
     for gradient in gradients:
@@ -53,7 +62,7 @@ def spikes(gradients: Sequence[Tensor]) -> Spikes | None:
     rows = torch.cat(scaled)
     _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
     edge = values.median() * edge_by_median(min(rows.shape) / max(rows.shape))
-    edge = torch.maximum(edge, FAINT * values[0])
+    edge = torch.maximum(edge, faint * values[0])
     clear = values > ABOVE_EDGE * edge
     if not clear.any():
         return None
