@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from gradleak.attacks import ATTACKS, DEFAULT_ATTACK
 from gradleak.cli import demo
+from gradleak.defenses.base import DEFENSES
 from gradleak.exchange import Update
 from gradleak.federation import Client
 from gradleak.targets import Target
@@ -138,3 +139,35 @@ def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main([]) == 0
     assert "Usage: gradleak" in capsys.readouterr().out
+
+
+def test_plugins_are_known_to_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = """
+from gradleak.defenses.base import register
+from gradleak.defenses.noise import Noise
+
+
+@register
+class Whisper(Noise):
+    name = "whisper"
+"""
+    (tmp_path / "whispering.py").write_text(plugin, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("GRADLEAK_PLUGINS", "whispering")
+    try:
+        assert "whisper" in runner(capsys)("list", "defenses", "--quiet").out.split()
+    finally:
+        DEFENSES.pop("whisper", None)
+
+
+def test_a_plugin_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADLEAK_PLUGINS", "no_such_module")
+    answer = runner(capsys)("list", "defenses")
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    assert "no_such_module" in answer.err
+    assert runner(capsys)("--version").code == 0

@@ -12,6 +12,7 @@ import typer
 from gradleak.cli import attack, capture, demo, invert, listing, study
 from gradleak.cli.codes import INTERRUPTED, USAGE
 from gradleak.errors import GradleakError
+from gradleak.plugins import load_plugins
 from gradleak.version import __version__
 
 # Typer has carried its own copy of Click since 0.26 and used the package before; its exceptions lead to the right one.
@@ -41,6 +42,8 @@ def start(
     """How much of your clients' text can be read back from the updates they send, and which defense stops it?"""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    else:
+        load_plugins()
 
 
 app.command(epilog="Example: gradleak demo --seed 1")(demo.demo)

@@ -17,7 +17,6 @@ cluster    the same on Ray
 store      the SQLite file
 lock       one driver per file
 running    the driver
-plugins    attacks and defenses of your own
 show       records summed up
 intervals  bootstrap intervals of many groups at once
 published  the papers' own figures

@@ -7,9 +7,9 @@ import socket
 from typing import Any, Self
 
 from gradleak.errors import GradleakError, missing_extra
+from gradleak.plugins import VARIABLE
 from gradleak.studies.executors import Executor, Moved, Result
 from gradleak.studies.outcome import Failure, Outcome
-from gradleak.studies.plugins import VARIABLE
 from gradleak.studies.work import Job, Workshop, in_one_line
 
 LOCAL = "local"

@@ -15,9 +15,9 @@ from gradleak.attacks import find_attack
 from gradleak.data import Dataset, load_dataset, parse_take
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FACTS
+from gradleak.plugins import load_plugins
 from gradleak.studies import schema
 from gradleak.studies.cells import AttackCell, Cell, UtilityCell
-from gradleak.studies.plugins import load_plugins
 from gradleak.studies.reading import Key, Place, read_table, text
 from gradleak.studies.scenario import TargetSpec
 from gradleak.studies.schema import PAPER, AttackSpec, DataSpec, Grid, UtilityGrid

@@ -21,9 +21,9 @@ from gradleak.data import Dataset
 from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Listener, Reconstruction
+from gradleak.plugins import load_plugins
 from gradleak.studies.cells import AttackCell, Cell, UtilityCell
 from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
-from gradleak.studies.plugins import load_plugins
 from gradleak.studies.scenario import Case, Scenario, TargetSpec
 from gradleak.studies.study import Library
 from gradleak.targets import Target
