@@ -10,7 +10,8 @@ import torch
 
 from conftest import small_target
 from gradleak.attacks import Auto, Victim
-from gradleak.attacks.auto import examine, plan
+from gradleak.attacks.auto import NO_ATTENTION, _is_proven, examine, plan
+from gradleak.attacks.base import Finding
 from gradleak.attacks.sieve import HIDDEN
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
@@ -89,6 +90,39 @@ def test_a_batch_is_read_and_verified_with_nothing_known(tiny: Target, dropout: 
     assert sorted(result.texts) == sorted(TEXTS)
     assert result.verified
     assert "sieve: verified" in result.notes
+    assert not any(note.startswith(("lamp", "grab")) for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "proven"),
+    [
+        ("my father lost all his money", 1, True),
+        ("my father lost all his gold", 1, False),
+        ("my father lost his all money", 1, False),
+        ("my father lost all his money", 0, False),
+    ],
+)
+@pytest.mark.parametrize("embeddings", ["frozen", "trained"])
+def test_words_that_give_the_very_update_are_proven_whoever_found_them(
+    tiny: Target, text: str, label: int, proven: bool, embeddings: Any
+) -> None:
+    update = Client(tiny, embeddings=embeddings).update(TEXTS[:1], [1])
+    victim = victim_of(update)
+    finding = Finding(tiny.encode([text]).ids.tolist(), [label], 0.5)
+    assert _is_proven(tiny, victim, finding, examine(tiny, victim.gradient)) is proven
+    changed = victim_of(defend(update, [parse_defense("prune:0.1")], torch.Generator().manual_seed(0)))
+    assert not _is_proven(tiny, changed, finding, examine(tiny, changed.gradient))
+
+
+def test_a_model_without_attention_is_searched_until_nothing_can_be_nearer_and_never_verified() -> None:
+    target = small_target("lstm")
+    update = Client(target, embeddings="trained").update(["the cat sat on a mat"], [1])
+    assert names(target, update)[:2] == ["edr", "fet"]
+    result = Auto()(target, update)
+    assert result.texts == ("the cat sat on a mat",)
+    assert not result.verified
+    assert NO_ATTENTION in result.notes
+    assert HIDDEN not in result.notes
     assert not any(note.startswith(("lamp", "grab")) for note in result.notes)
 
 

@@ -13,11 +13,15 @@ from torch import Tensor
 from gradleak.attacks.base import Attack, Finding, Victim, find_attack, register
 from gradleak.attacks.evidence import PRUNING_SHOWS, noise_level, share_of_zeros
 from gradleak.attacks.inference import known_labels
-from gradleak.attacks.sieve import HIDDEN, dropout_is_off, first_inputs, row_space
+from gradleak.attacks.sieve import HIDDEN, dropout_is_off, first_inputs, reproduces, row_space
 from gradleak.errors import GradleakError
 from gradleak.exchange import Glimpse, Knowledge, Reporter, Update
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
+
+# No words are nearer than this, as a cosine distance: it is rounding.
+NEAREST = 1e-7
+NO_ATTENTION = "no attention gradients: the text can be searched, not read out"
 
 
 class TimeIsUpError(Exception):
@@ -63,8 +67,9 @@ class _Trial:
 class Auto(Attack):
     """Gradleak's default: examines the update, orders the attacks that apply to it, and spends a budget of time.
 
-    It stops at a result that is verified, and returns otherwise the one whose gradient is nearest to the update's, by
-    the mean cosine distance of its tensors. The notes say what the update showed and what was tried.
+    It stops at a result that is verified, or whose gradient is the update's, and returns otherwise the one whose
+    gradient is nearest to it, by the mean cosine distance of its tensors. The notes say what the update showed and what
+    was tried.
 
     Attributes:
         budget: seconds for one update. An attack is stopped at its next report; none is started after that.
@@ -94,7 +99,7 @@ class Auto(Attack):
             if trials and time.monotonic() > until:
                 break
             trials.append(_try(attack, target, _informed(victim, trials), _Clock(reporter, until), evidence))
-            if trials[-1].finding.verified:
+            if trials[-1].finding.verified or trials[-1].distance < NEAREST:
                 break
         best = min(trials, key=lambda trial: (not trial.finding.verified, trial.distance))
         notes = (*evidence.lines, *(trial.note for trial in trials), *best.finding.notes)
@@ -110,7 +115,7 @@ def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
     hybrid = ("lamp", "grab") if evidence.dropout is False else ("grab", "lamp")
     wanted = [find_attack("sieve")()] if evidence.tokens is not None or evidence.defended else []
     if not evidence.defended:
-        wanted.append(find_attack("edr").with_settings("fast"))
+        wanted += [find_attack("edr").with_settings("fast"), find_attack("fet").with_settings("thorough")]
     wanted += [find_attack(name).with_settings("fast") for name in hybrid]
     return [attack for attack in wanted if _applies(attack, target, victim)]
 
@@ -131,7 +136,8 @@ class Evidence:
         kept: the share of entries that are not zero.
         only_signs: whether all entries are −1, 0 or 1.
         noise: standard deviation of added noise; None if it cannot be seen.
-        tokens: rank of the first layer's gradient, which is the number of tokens; None if it has none to speak of.
+        attention: whether attention gradients of the first layer were sent.
+        tokens: rank of these, which is the number of tokens; None if it has none to speak of.
         dropout: whether the client uses dropout; None if it cannot be seen.
         embeddings: which embedding gradients were sent.
     """
@@ -139,6 +145,7 @@ class Evidence:
     kept: float
     only_signs: bool
     noise: float | None
+    attention: bool
     tokens: int | None
     dropout: bool | None
     embeddings: str
@@ -166,7 +173,7 @@ class Evidence:
         if self.tokens is not None:
             said.append(f"about {self.tokens} tokens in the batch")
         elif not self.defended:
-            said.append(HIDDEN)
+            said.append(HIDDEN if self.attention else NO_ATTENTION)
         if self.dropout is not None:
             said.append("dropout likely" if self.dropout else "no dropout")
         return said
@@ -183,7 +190,7 @@ def examine(target: Target, gradient: Mapping[str, Tensor]) -> Evidence:
         space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
         if space.rank < space.width:
             tokens, dropout = space.rank, not dropout_is_off(target, inputs, space)
-    return Evidence(kept, only_signs, noise, tokens, dropout, _embeddings_sent(target, gradient))
+    return Evidence(kept, only_signs, noise, inputs is not None, tokens, dropout, _embeddings_sent(target, gradient))
 
 
 def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:
@@ -211,7 +218,19 @@ def _try(attack: Attack, target: Target, victim: Victim, clock: _Clock, evidence
         labels, _ = known_labels(target, victim)
         finding = Finding(ids, labels if labels is not None and len(labels) == len(ids) else None, float("inf"))
         cut_short = True
+    if not finding.verified and _is_proven(target, victim, finding, evidence):
+        finding = replace(finding, verified=True)
     return _Trial(attack.name, finding, _distance(target, victim, finding, evidence), cut_short)
+
+
+def _is_proven(target: Target, victim: Victim, finding: Finding, evidence: Evidence) -> bool:
+    """Tell whether words give the very update, which proves them, whoever found them.
+
+    Only attention makes every word and its place count: a maximum over places may leave words out, and an LSTM forgets.
+    """
+    if evidence.defended or not evidence.attention or not all(finding.token_ids):
+        return False
+    return reproduces(target, victim.gradient, finding.token_ids, finding.labels)
 
 
 def _distance(target: Target, victim: Victim, finding: Finding, evidence: Evidence) -> float:

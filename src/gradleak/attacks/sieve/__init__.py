@@ -25,7 +25,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Glimpse, Knowledge, Reporter
 from gradleak.targets import Target
 
-__all__ = ["HIDDEN", "Sieve", "dropout_is_off", "first_inputs", "possible_words", "row_space"]
+__all__ = ["HIDDEN", "Sieve", "dropout_is_off", "first_inputs", "possible_words", "reproduces", "row_space"]
 
 CLEAN = 1e-6
 """An update is as it was computed if its smallest singular value is below this share of the largest."""
