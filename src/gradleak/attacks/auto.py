@@ -219,7 +219,7 @@ def _try(attack: Attack, target: Target, victim: Victim, clock: _Clock, evidence
         finding = Finding(ids, labels if labels is not None and len(labels) == len(ids) else None, float("inf"))
         cut_short = True
     if not finding.verified and _is_proven(target, victim, finding, evidence):
-        finding = replace(finding, verified=True)
+        finding = replace(finding, verified=True, loss=0.0)
     return _Trial(attack.name, finding, _distance(target, victim, finding, evidence), cut_short)
 
 
