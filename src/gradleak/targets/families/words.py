@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -28,7 +29,7 @@ class WordConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     initializer_range: float = 0.1
 
 
-class WordModel(PreTrainedModel):
+class WordModel(PreTrainedModel, ABC):
     """Word embeddings at the beginning, a linear classifier at the end; a subclass writes what is between them."""
 
     def __init__(self, config: WordConfig) -> None:
@@ -41,9 +42,9 @@ class WordModel(PreTrainedModel):
         self.classifier = nn.Linear(width, self.config.num_labels or 2)
         self.post_init()  # type: ignore[no-untyped-call]
 
+    @abstractmethod
     def features(self, words: Tensor, mask: Tensor) -> Tensor:
         """Return what is classified, `[sequences, features]`; padding, where the mask is zero, does not change it."""
-        raise NotImplementedError
 
     def forward(
         self,
