@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from conftest import small_target
-from gradleak.attacks.descent import Descent, Guess, _clipped, descend, random_guess
+from gradleak.attacks.descent import Descender, Descent, Guess, _clipped, descend, random_guess
 from gradleak.attacks.guesses import Slots
 from gradleak.matching import Candidates
 from gradleak.targets import Target
@@ -231,3 +231,20 @@ def test_a_start_whose_loss_is_no_number_is_never_the_best() -> None:
     guess = guess_of([[[3], [4]]])
     guess = Guess(guess.slots, guess.embeddings, guess.labels, torch.tensor([[float("nan"), 7.0]]))
     assert guess.best_starts(1).losses.tolist() == [[7.0]]
+
+
+# --- victims that leave ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_victims_that_stay_go_on_as_if_nobody_had_left(optimizer: str) -> None:
+    guess = guess_of([[[6]], [[4]], [[5]]], torch.zeros(3, 1, 1, dtype=torch.long))
+    descent = Descent(steps=8, lr=0.05, optimizer=optimizer, decay=0.5, decay_every=3)  # type: ignore[arg-type]
+    together = Descender(BERT, Bowl(), guess, descent)  # type: ignore[arg-type]
+    together.run(4)
+    staying = together.of_victims([2, 0], Bowl())  # type: ignore[arg-type]
+    alone, expected = staying.run(4), together.run(4).victims([2, 0])
+    assert staying.steps_done == 8
+    assert_close(alone.embeddings, expected.embeddings, rtol=0, atol=0)
+    assert_close(alone.losses, expected.losses, rtol=0, atol=0)
+    assert_close(staying.now.embeddings, together.now.victims([2, 0]).embeddings, rtol=0, atol=0)

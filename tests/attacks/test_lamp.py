@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,26 @@ def test_polishing_puts_known_words_in_order() -> None:
     (found,) = attack._polished(target, attack._matcher(target, victims), guess)
     assert target.decode(found.token_ids[0]) == text[0]
     assert found.loss < 1e-6
+
+
+def test_who_is_solved_leaves_and_the_others_do_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = small_target("bert")
+    updates, known = zip(*(capture(target, [text]) for text in ("dog", TEXTS[1])), strict=True)
+    attack = Lamp(**{**SMALL, "steps": 60, "alpha_lm": 0.0})
+    alone = [attack(target, update, facts) for update, facts in zip(updates, known, strict=True)]
+    running: list[int] = []
+    rounds = Lamp._round
+
+    def count(self: Lamp, *arguments: Any) -> None:
+        running.append(len(arguments[3]))
+        rounds(self, *arguments)
+
+    monkeypatch.setattr(Lamp, "_round", count)
+    together = attack.many(target, updates, known)
+    assert running[0] == 2
+    assert running[-1] == 1
+    assert [result.token_ids for result in together] == [result.token_ids for result in alone]
+    assert [len(result.history) for result in together] == [len(result.history) for result in alone]
 
 
 @pytest.mark.slow

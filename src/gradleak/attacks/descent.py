@@ -247,6 +247,23 @@ class Descender:
             for tensor in (variable, *(value for value in remembered if value.shape == variable.shape)):
                 tensor.copy_(move(tensor, orders))
 
+    def of_victims(self, chosen: Sequence[int], matcher: Matcher) -> Descender:
+        """Return the descent of some victims alone, where it is and with what the optimiser remembers of them.
+
+        Args:
+            chosen: their numbers.
+            matcher: the distance to these victims' gradients.
+        """
+        index = torch.tensor(chosen, dtype=torch.long, device=self._embeddings.device)
+        some = Descender(self._target, matcher, self.now.victims(chosen), self._descent, self._penalty)
+        some.best, some.steps_done = self.best.victims(chosen), self.steps_done
+        for variable, whole in zip(some._variables, self._variables, strict=True):
+            some._optimizer.state[variable] = {
+                key: value[index] if value.shape == whole.shape else value.clone()
+                for key, value in self._optimizer.state[whole].items()
+            }
+        return some
+
     def _slopes(self, guess: Guess) -> tuple[Tensor, list[Tensor]]:
         """Return the losses, and their gradients by embeddings and, if they are searched, label logits and masks."""
         searched = guess.labels.is_floating_point()

@@ -159,9 +159,9 @@ class Hybrid(Dlg):
         ]
 
 
-def are_solved(words: Guess, first: Tensor) -> bool:
-    """Tell whether every victim's words give its gradient but for rounding, as the distances at first were."""
-    return bool((words.losses.amin(dim=1) < SOLVED * first.amin(dim=1)).all())
+def are_solved(words: Guess, first: Tensor) -> list[bool]:
+    """Tell whose words give the gradient but for rounding, seen beside the distances `[V, starts]` at first."""
+    return (words.losses.amin(dim=1) < SOLVED * first.amin(dim=1)).tolist()
 
 
 def best_orders(orders: Tensor, losses: Tensor) -> Tensor:

@@ -18,6 +18,9 @@ from gradleak.priors import Prior, load_prior
 from gradleak.search import LAMP_MOVES
 from gradleak.targets import Target
 
+# Whoever is solved leaves, but not one by one: it takes a copy of the others' gradients, and new recordings on a GPU.
+LEAVE_TOGETHER = 4
+
 
 @register
 @dataclass(frozen=True, kw_only=True)
@@ -62,25 +65,45 @@ class Lamp(Hybrid):
         guess = self._best_lengths(target, matcher, guess)
         first = matcher(guess.candidates(target))
         descender = Descender(target, matcher, guess, self._descent(self.steps), self._penalty(target))
-        history = History(target, len(victims), self.steps, reporter)
         nearest = self._nearest_words(target, matcher, guess)
-        while descender.steps_done < self.steps and not are_solved(nearest, first):
-            with rough_products():
-                descender.run(min(self.steps_per_round, self.steps - descender.steps_done), history)
-                last = descender.steps_done == self.steps
-                if self.discrete == "alternate" or (self.discrete == "end" and last):
-                    descender.rearrange(self._best_moves(target, matcher, prior, descender.now, victims))
-            for state in (descender.now, descender.best):
-                words = self._nearest_words(target, matcher, state)
-                nearest = keep_better(nearest, words, words.losses)
-        ends = [self._nearest_words(target, matcher, state) for state in (descender.now, descender.best)]
-        # Right words in a wrong order may be far: several states are put in order, and the nearest is taken.
-        ordered = [self._polished(target, matcher, words.best_starts(1)) for words in (nearest, *ends)]
-        found = [min(of_victim, key=lambda finding: finding.loss) for of_victim in zip(*ordered, strict=True)]
+        running = _Running(list(range(len(victims))), matcher, first, nearest, descender)
+        history = History(target, len(victims), self.steps, reporter)
+        found: dict[int, Finding] = {}
+        while running.numbers and running.descender.steps_done < self.steps:
+            self._round(target, prior, running, [victims[number] for number in running.numbers], history)
+            solved = are_solved(running.nearest, running.first)
+            if LEAVE_TOGETHER * sum(solved) >= len(solved):
+                out = running.only(solved)
+                found |= zip(out.numbers, self._polished(target, out.matcher, out.nearest.best_starts(1)), strict=True)
+                running = running.only([not done for done in solved])
+        if running.numbers:
+            found |= zip(running.numbers, self._ordered(target, running), strict=True)
         return [
-            replace(finding, history=trail, notes=tuple(note))
-            for finding, trail, note in zip(found, history.trails, notes, strict=True)
+            replace(found[number], history=trail, notes=tuple(note))
+            for number, (trail, note) in enumerate(zip(history.trails, notes, strict=True))
         ]
+
+    def _round(
+        self, target: Target, prior: Prior | None, running: _Running, victims: Sequence[Victim], history: History
+    ) -> None:
+        """Algorithm 1, lines 4 to 18: descend, take the best of random moves, and keep the nearest words."""
+        descender = running.descender
+        with rough_products():
+            steps = min(self.steps_per_round, self.steps - descender.steps_done)
+            descender.run(steps, history.part(0, running.numbers))
+            last = descender.steps_done == self.steps
+            if self.discrete == "alternate" or (self.discrete == "end" and last):
+                descender.rearrange(self._best_moves(target, running.matcher, prior, descender.now, victims))
+        for state in (descender.now, descender.best):
+            words = self._nearest_words(target, running.matcher, state)
+            running.nearest = keep_better(running.nearest, words, words.losses)
+
+    def _ordered(self, target: Target, running: _Running) -> list[Finding]:
+        """Put words in order. Right words in a wrong order may be far: of several states the best end is taken."""
+        states = (running.descender.now, running.descender.best)
+        words = [running.nearest, *(self._nearest_words(target, running.matcher, state) for state in states)]
+        ordered = [self._polished(target, running.matcher, some.best_starts(1)) for some in words]
+        return [min(of_victim, key=lambda finding: finding.loss) for of_victim in zip(*ordered, strict=True)]
 
     def _penalty(self, target: Target) -> Penalty:
         """Section 4.2: embeddings should be as long on average as those of the vocabulary."""
@@ -104,6 +127,37 @@ class Lamp(Hybrid):
             mask = guess.slots.mask[:, :, None].expand_as(orders)
             losses = losses + self.alpha_lm * prior(ids, mask).mean(dim=-1).double()
         return best_orders(orders, losses)
+
+
+@dataclass
+class _Running:
+    """The victims that are still attacked, and where each is.
+
+    Attributes:
+        numbers: which of all victims these are.
+        matcher: compares with their gradients.
+        first: the distances `[V, starts]` that they started from.
+        nearest: the nearest words so far.
+        descender: the descent.
+    """
+
+    numbers: list[int]
+    matcher: Matcher
+    first: Tensor
+    nearest: Guess
+    descender: Descender
+
+    def only(self, chosen: Sequence[bool]) -> _Running:
+        """Return some of them alone."""
+        places = [place for place, take in enumerate(chosen) if take]
+        matcher = self.matcher.of_victims(places)
+        return _Running(
+            [self.numbers[place] for place in places],
+            matcher,
+            self.first[places],
+            self.nearest.victims(places),
+            self.descender.of_victims(places, matcher),
+        )
 
 
 @register
