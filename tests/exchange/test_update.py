@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,13 @@ def test_metadata_name_the_model_so_that_it_can_be_loaded_again(tmp_path: Path) 
 def test_a_file_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(GradleakError, match="cannot be written"):
         GRADIENT.save(tmp_path / "no-such-folder" / "update.safetensors")
+
+
+def test_an_update_does_not_take_the_place_of_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(GradleakError, match="pipe is no ordinary file"):
+        GRADIENT.save(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("where", [0, 1, 7, 8, 9, 20, 0.01, 0.1, 0.5, 0.9, -100, -1], ids=lambda where: f"at-{where}")

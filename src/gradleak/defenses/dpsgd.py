@@ -13,7 +13,7 @@ from torch import Tensor
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.defenses.clip import clipped
 from gradleak.defenses.entries import alone, only_one
-from gradleak.defenses.noise import noisy
+from gradleak.defenses.noise import Noise
 from gradleak.errors import GradleakError
 from gradleak.exchange import Update
 
@@ -55,7 +55,7 @@ class DPSGD(Defense):
 
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         """Return what is sent for batches of one example each."""
-        return noisy(clipped(tensors, self.norm), self.deviation, generator)
+        return Noise(self.deviation).apply_each(clipped(tensors, self.norm), generator)
 
     def apply_examples(
         self, updates: Iterable[Update], generator: torch.Generator, memory: Memory | None = None
@@ -74,4 +74,4 @@ class DPSGD(Defense):
         if total is None:
             raise GradleakError("defense dpsgd needs at least one example")
         mean = total.with_tensors({name: tensor / count for name, tensor in total.tensors.items()})
-        return mean.with_tensors(noisy(mean.tensors, self.deviation, generator))
+        return Noise(self.deviation).apply(mean, generator)

@@ -1,8 +1,9 @@
-"""Gaussian noise on every entry."""
+"""Noise on every entry: Gaussian, and what all kinds of it share."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,17 +15,10 @@ from gradleak.defenses.base import Defense, Memory, register
 from gradleak.exchange import Update
 
 
-@register
 @dataclass(frozen=True)
-class Noise(Defense):
-    """Add independent Gaussian noise of this standard deviation to every entry (Zhu et al. 2019, section 5.1).
+class AddedNoise(Defense):
+    """Independent noise on every entry, scaled by a value; what is drawn is a subclass's."""
 
-    Without clipping this bounds no one's privacy loss; it is the baseline that the attacks' papers measure.
-    """
-
-    name: ClassVar[str] = "noise"
-    summary: ClassVar[str] = "add Gaussian noise to every entry"
-    takes: ClassVar[str] = "a standard deviation of 0 or more"
     by_tensor: ClassVar[bool] = True
 
     value: float
@@ -39,13 +33,30 @@ class Noise(Defense):
 
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         """Entries do not see each other."""
-        return noisy(tensors, self.value, generator)
+        return {
+            name: tensor + self.value * self.draw(tensor.shape, generator).to(tensor)
+            for name, tensor in tensors.items()
+        }
+
+    @staticmethod
+    @abstractmethod
+    def draw(shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Draw noise of scale one where the generator is: a GPU's own stream gives other numbers."""
 
 
-def noisy(tensors: Mapping[str, Tensor], deviation: float, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return tensors plus Gaussian noise, drawn where the generator is: a GPU's own stream gives other numbers."""
-    where = generator.device
-    return {
-        name: tensor + deviation * torch.randn(tensor.shape, generator=generator, device=where).to(tensor)
-        for name, tensor in tensors.items()
-    }
+@register
+@dataclass(frozen=True)
+class Noise(AddedNoise):
+    """Add independent Gaussian noise of this standard deviation to every entry (Zhu et al. 2019, section 5.1).
+
+    Without clipping this bounds no one's privacy loss; it is the baseline that the attacks' papers measure.
+    """
+
+    name: ClassVar[str] = "noise"
+    summary: ClassVar[str] = "add Gaussian noise to every entry"
+    takes: ClassVar[str] = "a standard deviation of 0 or more"
+
+    @staticmethod
+    def draw(shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Draw from the standard normal distribution."""
+        return torch.randn(shape, generator=generator, device=generator.device)

@@ -110,6 +110,8 @@ class Update:
             metadata |= {"learning_rate": repr(float(self.learning_rate)), "steps": str(self.steps)}
         if self.origin is not None:
             metadata |= {f"target.{key}": str(value) for key, value in vars(self.origin).items()}
+        if Path(path).exists() and not Path(path).is_file():  # it would be put in a device's place
+            raise GradleakError(f"{path} is no ordinary file; give the name of one")
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
         try:
             save_file(tensors, str(path), metadata=metadata)
