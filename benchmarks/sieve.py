@@ -4,6 +4,7 @@
     python benchmarks/sieve.py --model minilm --data cola.tsv --defense sign --defense prune:0.9 -o sieve.json
     python benchmarks/sieve.py --model minilm --data cola.tsv --fuzz 1000 -o fuzz.json
     python benchmarks/sieve.py --score sieve.json
+    python benchmarks/sieve.py --plot limit.svg -o sieve.json      # how many are exact, against tokens in a batch
 
 Batches that the output file holds are not run again. The score of a batch needs rouge-score and is kept apart: the
 other commands need nothing but the core. Whether a reconstruction that says `verified` is right is counted, too. A fuzz
@@ -40,6 +41,9 @@ def main() -> None:
         _score(Path(arguments.score))
         return
     path = Path(arguments.output)
+    if arguments.plot:
+        _plot(path, Path(arguments.plot))
+        return
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     done = {(row["cell"], row["batch"]) for row in rows}
     work = [item for item in _work(arguments) if (item["cell"], item["batch"]) not in done]
@@ -72,6 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("-o", "--output", default="sieve.json")
     parser.add_argument("--score", help="a file of reconstructions to score")
+    parser.add_argument("--plot", help="a picture of the undefended batches in the output file, as SVG")
     return parser.parse_args()
 
 
@@ -201,6 +206,45 @@ def _score(path: Path) -> None:
             + "".join(f"{mean:>7.1f}" for mean in means)
             + f"{100 * len(verified) / len(rows):>9.0f}{wrongly:>8}{seconds:>7.1f}"
         )
+
+
+def _plot(path: Path, picture: Path, width: int = 384) -> None:
+    """Draw a dot for every batch without a defense: tokens in it, and the share of its sentences that were exact."""
+    left, right, top, bottom = 60, 520, 50, 250
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 560 300" font-family="sans-serif" font-size="12">',
+        "<title>Share of sentences read exactly against the number of tokens in a batch</title>",
+        '<rect width="560" height="300" fill="#fff"/>',
+        f'<path d="M{left} 40V{bottom}H530" fill="none" stroke="#333"/>',
+        f'<path d="M{right} 40V{bottom}" stroke="#b5643c" stroke-dasharray="4 3"/>',
+        f'<text x="{right - 4}" y="36" text-anchor="end" fill="#b5643c">hidden size d = {width}</text>',
+        '<text x="290" y="290" text-anchor="middle">tokens in a batch, N</text>',
+        '<text x="16" y="150" transform="rotate(-90 16 150)" text-anchor="middle">sentences exact, %</text>',
+        '<circle cx="80" cy="20" r="4" fill="#4a6fa5"/><text x="90" y="24">no dropout</text>',
+        '<circle cx="180" cy="20" r="4" fill="#c0392b"/><text x="190" y="24">dropout 0.1</text>',
+    ]
+    for share in (0, 25, 50, 75, 100):
+        y = bottom - (bottom - top) * share / 100
+        parts.append(f'<path d="M56 {y}h4" stroke="#333"/><text x="50" y="{y + 4}" text-anchor="end">{share}</text>')
+    for tokens in range(0, width + 1, 64):
+        x = left + (right - left) * tokens / width
+        parts.append(f'<path d="M{x:.0f} {bottom}v4" stroke="#333"/>')
+        parts.append(f'<text x="{x:.0f}" y="268" text-anchor="middle">{tokens}</text>')
+    dots = set()
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        kind = row["cell"].rsplit(" ", 1)[-1]  # a defense would stand behind it
+        if kind in ("dropout=off", "dropout=on"):
+            left_over = list(row["references"])
+            for ids in row["found"]:
+                if ids in left_over:
+                    left_over.remove(ids)
+            exact = 1 - len(left_over) / len(row["references"])
+            dots.add((row["tokens"], exact, kind == "dropout=on"))
+    for tokens, exact, dropout in sorted(dots):
+        x, y = left + (right - left) * tokens / width, bottom - (bottom - top) * exact + (3 if dropout else -3)
+        colour = "#c0392b" if dropout else "#4a6fa5"
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}" fill-opacity="0.6"/>')
+    picture.write_text("\n".join([*parts, "</svg>", ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
