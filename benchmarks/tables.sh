@@ -26,7 +26,7 @@ noisy="--model $model --data $data/cola.tsv --take 0:16"
 grab=${grab:-grab}
 tiny="--model tiny --data $data/cola.tsv --take 0:32"
 
-# FET and EDR take one sentence after the other: several processes share the sentences, or the batches of them.
+# FET takes one sentence after the other, and EDR does on a CPU: processes share the sentences, or the batches of them.
 shards=${shards:-4}
 parts() { # NAME MODEL DATA SENTENCES ARGUMENTS…
     local name=$1 target=$2 file=$3 part=$(($4 / shards)) number
@@ -35,6 +35,12 @@ parts() { # NAME MODEL DATA SENTENCES ARGUMENTS…
         echo "$name.$number --model $target --data $data/$file.tsv --embeddings trained --separately" \
             "--take $((number * part)):$((number * part + part)) $*"
     done
+}
+
+# On a GPU EDR attacks all batches side by side; `groups=2` makes two runs of them, each half as long.
+groups=${groups:-1}
+together() { # the same
+    if [ "${device:-auto}" = cpu ]; then parts "$@"; else shards=$groups parts "$@" | sed 's/ --separately//'; fi
 }
 
 runs() {
@@ -69,27 +75,36 @@ lamp-tiny $tiny --attack lamp --attack lamp:fast
 grab-tiny $tiny --dropout --attack grab --attack grab:fast
 lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv --take 0:64 --attack lamp,steps=${bert_steps:-2000}"
     parts fet-cola "$model" cola 64 --attack fet
-    parts edr-cola "$model" cola 64 --attack edr
+    together edr-cola "$model" cola 64 --attack edr
     parts fet-sst2 "$model" sst2 64 --attack fet
     parts fet-tomatoes "$model" rotten_tomatoes 64 --attack fet
-    parts edr-tomatoes "$model" rotten_tomatoes 64 --attack edr
+    together edr-tomatoes "$model" rotten_tomatoes 64 --attack edr
     parts fet-cola-thorough "$model" cola 64 --attack fet:thorough
+    parts fet-cola-searched "$model" cola 64 --attack fet:thorough,positions=false
     parts fet-textcnn textcnn cola 64 --attack fet
     parts fet-lstm lstm cola 64 --attack fet
     parts fet-tiny tiny cola 64 --attack fet
-    parts edr-tiny tiny cola 64 --attack edr
+    together edr-tiny tiny cola 64 --attack edr
     parts fet-ablations "$model" cola 64 --attack fet,iterations=0 --attack fet,generations=0
     parts fet-all-layers "$model" cola 64 --attack fet,layers=all
-    parts edr-cola2 "$model" cola 64 --batch-size 2 --attack edr --attack edr:fast
-    parts edr-cola4 "$model" cola 128 --batch-size 4 --attack edr --attack edr:fast
+    together edr-cola2 "$model" cola 64 --batch-size 2 --attack edr --attack edr:fast
+    together edr-cola4 "$model" cola 128 --batch-size 4 --attack edr --attack edr:fast
+    parts fet-cola2-thorough "$model" cola 64 --batch-size 2 --attack fet:thorough
+    parts fet-cola4-thorough "$model" cola 128 --batch-size 4 --attack fet:thorough
+    parts fet-tiny2-thorough tiny cola 64 --batch-size 2 --attack fet:thorough
+    parts fet-tiny4-thorough tiny cola 128 --batch-size 4 --attack fet:thorough
     parts fet-cola2 "$model" cola 64 --batch-size 2 --attack fet
     parts fet-cola4 "$model" cola 128 --batch-size 4 --attack fet
+    parts fet-tiny2 tiny cola 64 --batch-size 2 --attack fet
+    parts fet-tiny4 tiny cola 128 --batch-size 4 --attack fet
     parts fet-tomatoes-thorough "$model" rotten_tomatoes 64 --attack fet:thorough
     parts fet-sst2-thorough "$model" sst2 64 --attack fet:thorough
+    parts fet-tomatoes-searched "$model" rotten_tomatoes 64 --attack fet:thorough,positions=false
+    parts fet-sst2-searched "$model" sst2 64 --attack fet:thorough,positions=false
     parts fet-lstm-thorough lstm cola 64 --attack fet:thorough
     parts fet-textcnn-thorough textcnn cola 64 --attack fet:thorough
     parts fet-tiny-ablations tiny cola 64 --attack fet,iterations=0 --attack fet,generations=0 --attack fet,layers=all
-    parts edr-sst2 "$model" sst2 64 --attack edr
+    together edr-sst2 "$model" sst2 64 --attack edr
 }
 
 # Give the names on the command line, or all.

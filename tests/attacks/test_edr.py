@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,15 +12,17 @@ import torch
 
 from conftest import small_target
 from gradleak.attacks import Edr
-from gradleak.attacks.adjustment import Judge, Text, adjust, neighbours, open_places
+from gradleak.attacks import edr as edr_module
+from gradleak.attacks.adjustment import Text, adjust, crossed, neighbours, open_places
 from gradleak.attacks.base import Victim
-from gradleak.attacks.lexemes import LexemeMoves
+from gradleak.attacks.judging import Judge, Scores, side_by_side
+from gradleak.attacks.lexemes import Words
 from gradleak.attacks.places import read_places
-from gradleak.attacks.puzzle import puzzles
+from gradleak.attacks.puzzle import Puzzle, puzzles
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Progress, Reconstruction, Update
 from gradleak.federation import Client
-from gradleak.matching import L2L1, Cosine, Matcher
+from gradleak.matching import L2L1, Candidates, Cosine, Matcher
 from gradleak.targets import Target, load_target
 
 FORTY = "the big red cat b c d e f g h i j k l m n o p q r s t u v w x y z sat on mat ran dog a , . the"
@@ -168,74 +172,180 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 # --- gradient analysis and adjustment ------------------------------------------------------------------------------
 
 
-def judged(texts: list[str], labels: list[int]) -> tuple[Judge, LexemeMoves, torch.Tensor]:
-    """Return what adjusts, and the true solution."""
+@dataclass
+class Puzzled:
+    """One puzzle, who judges it, and what solves it."""
+
+    judge: Judge
+    puzzle: Puzzle
+    words: Words
+    gradient: Mapping[str, torch.Tensor]
+    truth: torch.Tensor
+
+    def misfits(self, solution: torch.Tensor) -> torch.Tensor:
+        return self.judge.misfits(solution[None])[0]
+
+    def loss(self, solution: torch.Tensor) -> float:
+        return float(self.judge.distances(solution[None, None]))
+
+    def adjusted(self, solution: torch.Tensor, rounds: int) -> Text:
+        text = Text(solution, self.loss(solution))
+        search = adjust(self.words, text, rounds, self.puzzle.sequences, 1e-9)
+        return side_by_side(self.judge, {0: search})[0]
+
+
+def judged(texts: list[str], labels: list[int]) -> Puzzled:
     target = model()
     one = victim(target, texts, labels)
     puzzle = puzzles(target, one, 1)[0][0]
-    distance = Edr().judged_by(len(texts))
-    judge = Judge(puzzle, torch.tensor(labels), Matcher(target, [one.gradient], distance), one.gradient, 1e-9)
+    matcher = Matcher(target, [one.gradient], Edr().judged_by(len(texts)))
+    judge = Judge([puzzle], torch.tensor([labels]), [one.gradient], matcher)
     ids = target.encode(texts).ids[puzzle.slots.free[0, 0]]
     sentences = puzzle.slots.free[0, 0].nonzero()[:, 0]
-    moves = LexemeMoves(torch.zeros(puzzle.kinds, dtype=torch.bool), sentences, puzzle.places > puzzle.kinds)
-    return judge, moves, torch.searchsorted(puzzle.vocabulary, ids)
+    words = Words(torch.zeros(puzzle.kinds, dtype=torch.bool), sentences, puzzle.places > puzzle.kinds)
+    return Puzzled(judge, puzzle, words, one.gradient, torch.searchsorted(puzzle.vocabulary, ids))
 
 
 def test_rows_agree_where_the_text_is_right_and_nowhere_else() -> None:
-    judge, _, truth = judged(["the cat sat on a mat"], [1])
-    assert float(judge.misfits(truth).max()) < 1e-6
-    wrong = truth[[1, 0, 2, 3, 4, 5]]
-    assert float(judge.misfits(wrong).min()) > 0.01
+    one = judged(["the cat sat on a mat"], [1])
+    assert float(one.misfits(one.truth).max()) < 1e-6
+    wrong = one.truth[[1, 0, 2, 3, 4, 5]]
+    assert float(one.misfits(wrong).min()) > 0.01
 
 
 def test_a_sentence_that_is_right_is_left_alone() -> None:
-    judge, moves, truth = judged(["the cat sat", "red dog ran on"], [1, 0])
-    wrong = truth[[0, 1, 2, 6, 4, 5, 3]]
-    is_open = open_places(judge.misfits(wrong), wrong, moves.sentences)
+    one = judged(["the cat sat", "red dog ran on"], [1, 0])
+    wrong = one.truth[[0, 1, 2, 6, 4, 5, 3]]
+    is_open = open_places(one.misfits(wrong), wrong, one.words.sentences)
     assert is_open.tolist() == [False] * 3 + [True] * 4
-    assert all(torch.equal(tried[:3], truth[:3]) for tried in neighbours(wrong, 3, moves, is_open))
-    found, loss = adjust(judge, moves, Text(wrong, float(judge.score(wrong[None]))), rounds=5)
-    assert torch.equal(found, truth)
-    assert loss == pytest.approx(float(judge.score(truth[None])), abs=1e-9)
+    assert all(torch.equal(tried[:3], one.truth[:3]) for tried in neighbours(wrong, 3, one.words, is_open))
+    found, loss = one.adjusted(wrong, rounds=5)
+    assert torch.equal(found, one.truth)
+    assert loss == pytest.approx(one.loss(one.truth), abs=1e-9)
 
 
 def test_shared_tokens_say_nothing_about_a_sentence() -> None:
-    judge, moves, truth = judged(["the cat sat", "the dog ran on"], [1, 0])
-    wrong = truth[[0, 1, 2, 6, 4, 5, 3]]
-    assert float(judge.misfits(wrong)[0]) > 0.01, "the row of `the` is the sum of both"
-    assert open_places(judge.misfits(wrong), wrong, moves.sentences).tolist() == [False] * 3 + [True] * 4
+    one = judged(["the cat sat", "the dog ran on"], [1, 0])
+    wrong = one.truth[[0, 1, 2, 6, 4, 5, 3]]
+    assert float(one.misfits(wrong)[0]) > 0.01, "the row of `the` is the sum of both"
+    assert open_places(one.misfits(wrong), wrong, one.words.sentences).tolist() == [False] * 3 + [True] * 4
 
 
 def test_scores_with_a_sentence_held_are_the_same() -> None:
-    judge, _, truth = judged(["the cat sat", "red dog ran on"], [1, 0])
-    wrong = torch.stack([truth[[0, 1, 2, 6, 4, 5, 3]], truth[[0, 1, 2, 4, 3, 5, 6]]])
-    expected = judge._distances(wrong)
-    judge.hold(truth, 1)
-    assert torch.allclose(judge._distances(wrong), expected, rtol=1e-9)
+    one = judged(["the cat sat", "red dog ran on"], [1, 0])
+    wrong = torch.stack([one.truth[[0, 1, 2, 6, 4, 5, 3]], one.truth[[0, 1, 2, 4, 3, 5, 6]]])
+    expected = one.judge.distances(wrong[None])
+    held = one.judge.holding(one.truth[None], torch.tensor([1]))
+    assert torch.allclose(held.distances(wrong[None]), expected, rtol=1e-9)
+    assert torch.allclose(one.judge.answer({0: Scores(wrong, 1)})[0], expected, rtol=1e-9)
 
 
 def test_a_swap_between_sentences_is_found_and_undone() -> None:
-    judge, moves, truth = judged(["the cat sat", "red dog ran on"], [1, 0])
-    wrong = truth[[3, 1, 2, 0, 4, 5, 6]]
-    found, _ = adjust(judge, moves, Text(wrong, float(judge.score(wrong[None]))), rounds=5)
-    assert torch.equal(found, truth)
+    one = judged(["the cat sat", "red dog ran on"], [1, 0])
+    found, _ = one.adjusted(one.truth[[3, 1, 2, 0, 4, 5, 6]], rounds=5)
+    assert torch.equal(found, one.truth)
 
 
 def test_a_run_of_tokens_in_the_wrong_place_is_put_right() -> None:
-    judge, moves, truth = judged(["the big red cat sat on a mat . dog"], [1])
-    wrong = truth[[5, 6, 7, 8, 9, 0, 1, 2, 3, 4]]
-    found, _ = adjust(judge, moves, Text(wrong, float(judge.score(wrong[None]))), rounds=20)
-    assert torch.equal(found, truth)
+    one = judged(["the big red cat sat on a mat . dog"], [1])
+    found, _ = one.adjusted(one.truth[[5, 6, 7, 8, 9, 0, 1, 2, 3, 4]], rounds=20)
+    assert torch.equal(found, one.truth)
 
 
 def test_a_token_that_is_repeated_too_often_becomes_another() -> None:
-    judge, moves, truth = judged(["the cat sat on the mat"], [1])
-    kinds = judge.puzzle.vocabulary.tolist()
-    cat = kinds.index(model().tokenizer.convert_tokens_to_ids("cat"))
-    wrong = truth.clone()
-    wrong[4] = cat  # "the cat sat on cat mat"
-    found, _ = adjust(judge, moves, Text(wrong, float(judge.score(wrong[None]))), rounds=5)
-    assert torch.equal(found, truth)
+    one = judged(["the cat sat on the mat"], [1])
+    wrong = one.truth.clone()
+    wrong[4] = one.truth[1]  # "the cat sat on cat mat"
+    found, _ = one.adjusted(wrong, rounds=5)
+    assert torch.equal(found, one.truth)
+
+
+def test_sentences_cross_at_every_position_that_both_have() -> None:
+    solution, sentences = torch.arange(9), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
+    found = crossed(solution, sentences, sentences != 1)
+    assert found.tolist() == [
+        [5, 1, 2, 3, 4, 0, 6, 7, 8],
+        [0, 6, 2, 3, 4, 5, 1, 7, 8],
+        [0, 1, 7, 3, 4, 5, 6, 2, 8],
+        [5, 6, 7, 3, 4, 0, 1, 2, 8],
+        [0, 6, 7, 3, 4, 5, 1, 2, 8],
+        [0, 1, 7, 3, 4, 5, 6, 2, 8],
+    ]
+    assert not len(crossed(solution, torch.zeros_like(sentences), sentences >= 0))
+
+
+# --- victims side by side ------------------------------------------------------------------------------------------
+
+SINGLE = [["a dog , a cat"], ["dog"], ["the big dog ran"]]
+PAIRS = [["the cat sat", "red dog ran on"], ["dog", "the cat ran"]]
+
+
+def many(batches: list[list[str]], preset: str = "paper", know: bool = True, **settings: str) -> list[Reconstruction]:
+    target = model()
+    labels = [1, 0][: len(batches[0])]
+    cases = [sent(target, texts, labels) for texts in batches]
+    known = [own if know else Knowledge(batch_size=len(labels)) for _, own in cases]
+    return Edr.with_settings(preset, settings).many(target, [update for update, _ in cases], known)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack all victims together, as a GPU does."""
+    monkeypatch.setattr(edr_module, "ONE_BY_ONE", frozenset())
+
+
+QUICK = {"temperature": "5", "iterations": "200", "starts": "3"}
+
+
+@pytest.mark.parametrize(
+    ("batches", "preset", "know"),
+    [(SINGLE, "paper", True), (PAIRS, "paper", True), (PAIRS, "fast", True), (PAIRS, "paper", False)],
+    ids=["sentences", "batches", "positions", "unknown"],
+)
+def test_victims_find_side_by_side_what_each_finds_alone(
+    batches: list[list[str]], preset: str, know: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = QUICK | ({} if know else {"attempts": "1", "iterations": "50"})
+    alone = many(batches, preset, know, **settings)
+    monkeypatch.setattr(edr_module, "ONE_BY_ONE", frozenset())
+    together = many(batches, preset, know, **settings)
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    assert [one.loss for one in together] == pytest.approx([one.loss for one in alone], rel=1e-6, abs=1e-9)
+    assert [one.notes for one in together] == [one.notes for one in alone]
+    if know:
+        assert [one.texts for one in together] == [tuple(texts) for texts in batches]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_victims_share_calls_and_leave_when_they_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, int, int]] = []
+    call = Matcher.__call__
+
+    def counted(matcher: Matcher, candidates: Candidates) -> torch.Tensor:
+        shapes.append(candidates.shape)
+        return call(matcher, candidates)
+
+    monkeypatch.setattr(Matcher, "__call__", counted)
+    many([["dog"], ["cat"], ["the cat sat on a mat"]], **QUICK)
+    assert shapes[0] == (3, 1, 1), "all begin in one call"
+    assert len(shapes) > 10
+    assert {victims for victims, _, _ in shapes[1:]} == {1}, "one word alone is right from the beginning"
+    shapes.clear()
+    many([["the cat"], ["the cat sat on a mat"], ["red dog ran on a mat"]], **QUICK)
+    assert (3, 3, 1) in shapes, "starts of all victims are annealed together"
+    assert shapes[-1][0] < 3
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_progress_of_victims_side_by_side_adds_up() -> None:
+    target = model()
+    heard: list[Progress] = []
+    cases = [sent(target, texts, [1]) for texts in SINGLE[:2]]
+    attack = Edr(temperature=20.0, iterations=50, starts=2)
+    attack.many(target, [update for update, _ in cases], [known for _, known in cases], listener=heard.append)
+    steps = [progress.step for progress in heard]
+    assert steps == sorted(steps)
+    assert steps[-1] == heard[-1].total == 2 * (2 * 50 + 3 * 2)
 
 
 # --- the shortcut through position embeddings ----------------------------------------------------------------------
@@ -243,9 +353,9 @@ def test_a_token_that_is_repeated_too_often_becomes_another() -> None:
 
 @pytest.mark.parametrize("text", ["dog", "the cat sat on a mat", "a dog , a cat , a mat .", FORTY])
 def test_the_order_of_a_sentence_can_be_read_from_the_positions(text: str) -> None:
-    judge, _, truth = judged([text], [1])
-    read = read_places(judge.puzzle, judge.gradient, 2, torch.Generator().manual_seed(0))
-    assert torch.equal(read, truth.expand(2, -1))
+    one = judged([text], [1])
+    read = read_places(one.puzzle, one.gradient, 2, torch.Generator().manual_seed(0))
+    assert torch.equal(read, one.truth.expand(2, -1))
 
 
 def test_the_fast_preset_reads_it_and_searches_where_positions_are_hidden() -> None:
@@ -258,9 +368,9 @@ def test_the_fast_preset_reads_it_and_searches_where_positions_are_hidden() -> N
 
 
 def test_who_stands_at_a_position_is_read_for_a_batch_but_not_in_which_sentence() -> None:
-    judge, _, truth = judged(["the cat sat on", "red dog ran big"], [1, 0])
-    read = read_places(judge.puzzle, judge.gradient, 8, torch.Generator().manual_seed(0))
+    one = judged(["the cat sat on", "red dog ran big"], [1, 0])
+    read = read_places(one.puzzle, one.gradient, 8, torch.Generator().manual_seed(0))
     for solution in read:
         columns = solution.view(2, 4).sort(dim=0).values
-        assert torch.equal(columns, truth.view(2, 4).sort(dim=0).values)
+        assert torch.equal(columns, one.truth.view(2, 4).sort(dim=0).values)
     assert len({tuple(solution.tolist()) for solution in read}) > 1

@@ -207,6 +207,61 @@ def test_learning_explores_batches(lengths: bool) -> None:
     assert found(target, texts, known, rounds=10, iterations=5).texts == tuple(texts)
 
 
+# --- which words stand at each place (not in the paper) --------------------------------------------------------------
+
+BATCH = ("the cat sat on a mat .", "big dog ran on .", "b c d the e f g h", "the j k .")
+
+
+@pytest.mark.parametrize(("family", "count"), [("bert", 4), ("roberta", 2), ("distilbert", 2), ("albert", 2)])
+def test_sentences_of_a_batch_are_found_where_the_words_of_each_place_are_read(family: str, count: int) -> None:
+    result = found(small_target(family, dtype=torch.float64), BATCH[:count], rounds=10, positions=True)
+    assert sorted(result.texts) == sorted(BATCH[:count])
+    assert "words of each place: read from the position embeddings' gradient" in result.notes
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"labels": (1, 0), "lengths": (7, 6)}, {"batch_size": 2}, {"labels": (1, 0)}],
+    ids=["lengths", "no-labels", "labels"],
+)
+def test_words_are_put_into_sentences_whatever_is_told(facts: dict[str, Any]) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    texts = ["the cat sat on mat", "a dog ran ."]
+    result = found(target, texts, Knowledge(**facts), **Fet.presets["thorough"])
+    assert sorted(result.texts) == sorted(texts)
+    assert result.loss < 1e-7
+
+
+@pytest.mark.parametrize(
+    "texts", [["a cat sat", "a cat sat"], ["the cat sat", "cat the ran"], ["dog", "the cat sat ."]]
+)
+def test_equal_crossing_and_short_sentences_are_told_apart(texts: list[str]) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    assert sorted(found(target, texts, rounds=5, positions=True).texts) == sorted(texts)
+
+
+@pytest.mark.parametrize("texts", [["the cat sat the dog ."], ["dog"], ["the cat sat on mat", "a dog ran ."]], ids=len)
+def test_dropout_leaves_no_distance_of_zero_and_words_where_they_stand(texts: list[str]) -> None:
+    target = small_target("bert", dtype=torch.float64, hidden_dropout_prob=0.1)
+    update = Client(target, embeddings="trained", dropout=True).update(texts, [1, 0][: len(texts)])
+    result = Fet(rounds=3, positions=True)(target, update, Knowledge(labels=[1, 0][: len(texts)]))
+    assert sorted(" ".join(result.texts).split()) == sorted(" ".join(texts).split())
+    assert result.loss > 1e-3
+    if len(texts) == 1:
+        assert result.texts == tuple(texts)
+
+
+def test_where_places_cannot_be_read_they_are_searched() -> None:
+    result = found(small_target("lstm", dtype=torch.float64), [TEXT], **Fet.presets["thorough"])
+    assert result.texts == (TEXT,)
+    assert "which words stand at each place could not be read" in result.notes
+
+
+def test_of_many_words_only_tokens_at_places_are_learnt(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradleak.attacks.fet.LEARNABLE", 1)
+    assert sorted(found(bert, BATCH[:2], rounds=10, positions=True).texts) == sorted(BATCH[:2])
+
+
 def test_batches_have_twice_the_population_and_fifty_iterations_unless_told(bert: Target) -> None:
     ((one,), _), ((two,), _) = (puzzles(bert, victim(bert, [TEXT] * size, labels=[1, 0][:size]), 8) for size in (1, 2))
     attack, told = Fet(), Fet(population=30, iterations=5)
@@ -225,13 +280,8 @@ def test_the_papers_values_are_the_defaults() -> None:
     attack = Fet()
     assert (attack.generations, attack.patience, attack.tournament, attack.hall_of_fame) == (100, 10, 2, 5)
     assert (attack.crossover, attack.mutation, attack.block_every) == (0.9, 0.1, 5)
-    assert (attack.layers, attack.distance, attack.attempts, attack.pairs, attack.rounds) == (
-        "classifier",
-        "l2",
-        1,
-        0,
-        0,
-    )
+    assert (attack.layers, attack.distance, attack.attempts) == ("classifier", "l2", 1)
+    assert (attack.pairs, attack.rounds, attack.positions) == (0, 0, False)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +296,7 @@ def test_the_papers_values_are_the_defaults() -> None:
         ({"distance": "l3"}, "distance"),
         ({"layers": "all", "pairs": "5"}, "layers=classifier"),
         ({"layers": "all", "rounds": "5"}, "layers=classifier"),
+        ({"positions": "true"}, "needs rounds=1 or more"),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import small_target
-from gradleak.attacks.lexemes import LexemeMoves, draw_lexemes, fuse, pieces_of_words
+from gradleak.attacks.lexemes import LexemeMoves, Words, draw_lexemes, fuse, pieces_of_words
 from gradleak.targets import Target, load_target
 
 
@@ -105,14 +105,15 @@ def test_pieces_without_a_root_stand_alone(tiny: Target) -> None:
 PIECES = torch.tensor([False, False, True, False, True, False])  # 1 ##2 and 3 ##4 are words
 
 
-def proposals(moves: LexemeMoves, state: list[int], heat: float, count: int = 400) -> set[tuple[int, ...]]:
-    numbers = torch.rand(1, 1, count, moves.numbers, generator=torch.Generator().manual_seed(0))
+def proposals(words: Words, state: list[int], heat: float, count: int = 400) -> set[tuple[int, ...]]:
+    moves = LexemeMoves([words])
+    numbers = torch.rand(1, 1, count, *moves.numbers, generator=torch.Generator().manual_seed(0))
     return {tuple(found) for found in moves(torch.tensor([[state]]), numbers, heat)[0, 0].tolist()}
 
 
 def test_a_word_changes_places_with_its_pieces() -> None:
-    moves = LexemeMoves(PIECES, torch.zeros(6, dtype=torch.long), repeated=False)
-    found = proposals(moves, [0, 1, 2, 3, 4, 5], heat=0.0)
+    words = Words(PIECES, torch.zeros(6, dtype=torch.long), repeated=False)
+    found = proposals(words, [0, 1, 2, 3, 4, 5], heat=0.0)
     assert (3, 4, 1, 2, 0, 5) in found or (0, 3, 4, 1, 2, 5) in found
     assert (1, 2, 0, 3, 4, 5) in found  # swapped, inserted or reversed
     assert (0, 1, 3, 4, 2, 5) in found  # a piece tries another root
@@ -120,8 +121,8 @@ def test_a_word_changes_places_with_its_pieces() -> None:
 
 
 def test_only_a_swap_leaves_the_sentence() -> None:
-    moves = LexemeMoves(torch.zeros(6, dtype=torch.bool), torch.tensor([0, 0, 0, 1, 1, 1]), repeated=False)
-    for order in proposals(moves, [0, 1, 2, 3, 4, 5], heat=0.0):
+    words = Words(torch.zeros(6, dtype=torch.bool), torch.tensor([0, 0, 0, 1, 1, 1]), repeated=False)
+    for order in proposals(words, [0, 1, 2, 3, 4, 5], heat=0.0):
         crossed = sum(token >= 3 for token in order[:3])
         assert crossed <= 1
         if crossed:
@@ -129,21 +130,51 @@ def test_only_a_swap_leaves_the_sentence() -> None:
 
 
 def test_heat_shuffles_words_but_does_not_take_them_apart() -> None:
-    moves = LexemeMoves(PIECES, torch.zeros(6, dtype=torch.long), repeated=False)
-    whole = [order for order in proposals(moves, [0, 1, 2, 3, 4, 5], heat=1.0) if order.index(2) == order.index(1) + 1]
+    words = Words(PIECES, torch.zeros(6, dtype=torch.long), repeated=False)
+    whole = [order for order in proposals(words, [0, 1, 2, 3, 4, 5], heat=1.0) if order.index(2) == order.index(1) + 1]
     assert len(whole) > 20
 
 
 @pytest.mark.parametrize("repeated", [True, False])
 def test_a_repeated_token_may_become_another_and_no_token_is_lost(repeated: bool) -> None:
-    moves = LexemeMoves(torch.zeros(4, dtype=torch.bool), torch.zeros(6, dtype=torch.long), repeated=repeated)
-    found = proposals(moves, [0, 1, 2, 3, 3, 0], heat=0.0)
+    words = Words(torch.zeros(4, dtype=torch.bool), torch.zeros(6, dtype=torch.long), repeated=repeated)
+    found = proposals(words, [0, 1, 2, 3, 3, 0], heat=0.0)
     assert all(set(order) == {0, 1, 2, 3} for order in found)
     assert any(sorted(order) != [0, 0, 1, 2, 3, 3] for order in found) is repeated
 
 
-def test_moves_among_some_places_keep_sentences_apart() -> None:
-    moves = LexemeMoves(PIECES, torch.tensor([0, 0, 1, 1, 2, 2]), repeated=False)
-    part = moves.part(torch.tensor([True, True, False, False, True, True]))
+def test_some_places_keep_sentences_apart() -> None:
+    words = Words(PIECES, torch.tensor([0, 0, 1, 1, 2, 2]), repeated=False)
+    part = words.part(torch.tensor([True, True, False, False, True, True]))
     assert part.sentences.tolist() == [0, 0, 1, 1]
-    assert part.numbers == 6 + 4
+    assert LexemeMoves([part, words]).numbers == [6 + 4, 6 + 6]
+
+
+def test_problems_of_different_sizes_move_as_each_does_alone() -> None:
+    every = [
+        Words(PIECES, torch.tensor([0, 0, 0, 1, 1, 1]), repeated=False),
+        Words(torch.tensor([False, True]), torch.zeros(4, dtype=torch.long), repeated=True),
+        Words(torch.tensor([False]), torch.zeros(1, dtype=torch.long), repeated=False),
+    ]
+    states = [[3, 4, 0, 1, 2, 5], [0, 1, 1, 0], [0]]
+    together = LexemeMoves(every)
+    filled = torch.tensor([[own + [together.filler] * (together.length - len(own))] for own in states])
+    numbers = torch.rand(3, 1, 300, max(together.numbers), generator=torch.Generator().manual_seed(0))
+    for heat in (0.0, 0.5, 1.0):
+        for kept in ([0, 1, 2], [1, 2]):
+            found = together.of(kept)(filled[kept], numbers[kept], heat)
+            for place, problem in enumerate(kept):
+                alone = LexemeMoves([every[problem]])
+                own = numbers[problem : problem + 1, ..., : alone.numbers[0]]
+                assert torch.equal(
+                    found[place, ..., : alone.length], alone(torch.tensor([[states[problem]]]), own, heat)[0]
+                )
+                assert (found[place, ..., alone.length :] == together.filler).all()
+
+
+def test_random_numbers_that_are_nearly_one_stay_within_the_text() -> None:
+    words = Words(torch.zeros(40, dtype=torch.bool), torch.zeros(40, dtype=torch.long), repeated=False)
+    numbers = torch.full((1, 1, 1, 46), 1 - 2**-24)
+    assert LexemeMoves([words])(torch.arange(40)[None, None], numbers, 0.0).sort().values.flatten().tolist() == [
+        *range(40)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,58 @@ def test_a_problem_does_not_feel_the_others() -> None:
         alone = anneal(starts[number : number + 1], Inversions(), Swaps(), WARM, streams(3)[number : number + 1])
         assert torch.equal(alone.losses[0], together.losses[number])
         assert torch.equal(alone.states[0], together.states[number])
+
+
+@dataclass
+class Unequal:
+    """Problems of which each takes random numbers, and has places to exchange, of its own."""
+
+    lengths: list[int]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [2 + length for length in self.lengths]
+
+    def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
+        pairs = (numbers[..., :2] * torch.tensor(self.lengths)[:, None, None, None]).long()
+        tokens = states[:, :, None].expand(*numbers.shape[:3], states.shape[-1])
+        return tokens.scatter(-1, pairs, tokens.gather(-1, pairs.flip(-1)))
+
+    def leave(self, going: Sequence[int]) -> None:
+        self.lengths = [self.lengths[problem] for problem in going]
+
+
+@pytest.mark.parametrize("span", [math.inf, 21.0])
+def test_problems_that_are_solved_leave_and_the_others_do_not_feel_it(span: float) -> None:
+    lengths = [2, 6, 3, 7, 4]
+    enough = torch.tensor([0.0, -1.0, 0.0, 0.0, 0.0])
+    starts = torch.stack([torch.cat([torch.arange(n).flip(0), torch.arange(n, 7)]) for n in lengths])
+    starts = starts[:, None].repeat(1, 2, 1)
+    sizes: list[int] = []
+
+    def score(states: Tensor) -> Tensor:
+        sizes.append(len(states))
+        return Inversions()(states)
+
+    together, streams_of_all = Unequal(list(lengths)), streams(5)
+    found = anneal(starts, score, together, WARM, streams_of_all, enough=enough, span=span, leave=together.leave)
+    assert sizes[0] == 5
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] <= 2
+    assert together.lengths == [6], "what cannot be solved stays to the end"
+    for number, length in enumerate(lengths):
+        own = streams(5)[number]
+        one = slice(number, number + 1)
+        alone = anneal(starts[one], Inversions(), Unequal([length]), WARM, [own], enough=enough[one], span=span)
+        assert torch.equal(alone.states[0], found.states[number])
+        assert torch.equal(alone.losses[0], found.losses[number])
+        assert torch.equal(own.get_state(), streams_of_all[number].get_state()), "who has ended draws no more"
+
+
+def test_a_solved_problem_ends_at_once() -> None:
+    score = Inversions()
+    anneal(torch.tensor([[[1, 0, 2, 3]] * 3]), score, Swaps(), COLD, streams(1), enough=0.0)
+    assert (0, 1, 2, 3) in score.asked[-3:], "nothing is scored after the iteration that has found it"
 
 
 def test_what_any_start_has_looked_at_is_not_looked_at_again() -> None:

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradleak.search import Features, Learning, search_by_learning
-from gradleak.search.learning import PooledMoves
+from gradleak.search import Features, Learning, PooledMoves, Surrogate, search_by_learning
 
-QUICK = Learning(first=400, rounds=8, asked=50, patience=8, chains=50, steps=300)
+QUICK = Learning(first=400, rounds=8, asked=50, patience=8, chains=100, steps=600)
 
 
 class World:
@@ -41,7 +40,14 @@ class World:
 
     def search(self, settings: Learning = QUICK, watch: Callable[[Tensor, float], None] | None = None) -> Tensor:
         best, distance = search_by_learning(
-            self.draw, self.compare, self.kinds, settings, self.stream, enough=1e-9, watch=watch
+            self.draw,
+            self.compare,
+            Surrogate(Features(len(self.goal), self.kinds)),
+            lambda device: PooledMoves.draw(Features(len(self.goal), self.kinds), self.stream, device),
+            settings,
+            self.stream,
+            enough=1e-9,
+            watch=watch,
         )
         assert distance == pytest.approx(float(self.compare(best[None])[0]))
         self.compared.pop()
@@ -70,12 +76,14 @@ def test_what_was_learnt_is_worth_more_than_chance() -> None:
 
 def test_a_search_without_progress_ends() -> None:
     heard: list[float] = []
+    features, stream = Features(8, 8), torch.Generator().manual_seed(0)
     search_by_learning(
         World(list(range(8))).draw,
         lambda solutions: (torch.ones(len(solutions), dtype=torch.float64), solutions.double()),
-        8,
+        Surrogate(features),
+        lambda device: PooledMoves.draw(features, stream, device),
         Learning(first=50, rounds=30, asked=20, patience=3, chains=20, steps=20),
-        torch.Generator().manual_seed(0),
+        stream,
         watch=lambda _, loss: heard.append(loss),
     )
     assert heard == [1.0] * 4

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.adjustment import Judge, Text, adjust, only_one, open_places
+from gradleak.attacks.adjustment import Text, adjust, open_places
 from gradleak.attacks.base import Attack, Finding, Victim, register
-from gradleak.attacks.lexemes import Lexeme, LexemeMoves, draw_lexemes, fuse, pieces_of_words
+from gradleak.attacks.cases import Case, Progress, Quest
+from gradleak.attacks.heat import Heat, Start
+from gradleak.attacks.judging import Judge, Scores, Search, padded, side_by_side
+from gradleak.attacks.lexemes import LexemeMoves, draw_lexemes
 from gradleak.attacks.places import read_places, shows_places
-from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
+from gradleak.attacks.puzzle import Puzzle
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
@@ -26,6 +30,10 @@ from gradleak.targets import Target
 SAME = 3e-3
 # Section 5.1: temperature, cooling rate and iterations by batch size.
 PUBLISHED = {1: (300.0, 0.95, 3_000), 2: (400.0, 0.99, 4_000), 4: (500.0, 0.99, 5_000)}
+# Victims of lengths up to each of these are attacked together: few groups keep a GPU busy, many leave out padding. On a
+# CPU they take turns: leaving one out of a call would copy the gradients of all the others.
+TOGETHER = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+ONE_BY_ONE = frozenset({"cpu"})
 LEAST = {"starts": 1, "adjusted": 1, "adjustments": 0, "attempts": 1, "lengths_tried": 1}
 
 
@@ -43,6 +51,7 @@ class Edr(Attack):
     many starts there are, how long the tabu list is, how a misfit is moved, nor α (LAMP's is taken).
 
     `positions` is not the paper's: it reads the order from the position embeddings' gradient, where it was sent.
+    On a GPU victims of about the same length are attacked side by side.
     """
 
     name: ClassVar[str] = "edr"
@@ -95,97 +104,126 @@ class Edr(Attack):
         return L2L1(alpha=self.alpha, squared=False)
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
-        """Search for one victim's text after the other's: each has a vocabulary of its own."""
-        findings = []
-        for number, victim in enumerate(victims):
-            frames, notes = puzzles(target, victim, self.lengths_tried)
-            iterations = self.schedule(frames[0].sequences).iterations
-            steps = len(frames) * (self.attempts * iterations + (self.attempts + 1) * self.adjusted)
-            finding = self._reconstruct(target, victim, frames, Trail(reporter, number, len(victims), steps))
-            findings.append(replace(finding, notes=(*notes, *finding.notes)))
-        return findings
+        """Search for the texts of victims of about the same length together."""
+        quests = [Quest.of(target, victim, self.lengths_tried) for victim in victims]
+        progress = Progress(reporter, [self._steps(quest) for quest in quests])
+        trails = [Trail(progress.of(number), 0, 1, steps) for number, steps in enumerate(progress.totals)]
+        found: dict[int, Finding] = {}
+        for members in _groups(target, quests):
+            some = [(quests[member], trails[member]) for member in members]
+            found |= zip(members, self._reconstruct(target, some), strict=True)
+        return [found[number] for number in range(len(victims))]
 
-    def _reconstruct(self, target: Target, victim: Victim, frames: Sequence[Puzzle], trail: Trail) -> Finding:
+    def _steps(self, quest: Quest) -> int:
+        iterations = self.schedule(quest.puzzles[0].sequences).iterations
+        return len(quest.puzzles) * (self.attempts * iterations + (self.attempts + 1) * self.adjusted)
+
+    def _reconstruct(self, target: Target, quests: Sequence[tuple[Quest, Trail]]) -> list[Finding]:
         """Try lengths until a text gives the observed gradient; return the nearest."""
-        labels, notes = likeliest_labels(target, victim, frames[0])
-        matcher = Matcher(target, [victim.gradient], self.judged_by(frames[0].sequences))
-        enough = self._enough(matcher, victim.gradient)
-        found: list[tuple[Puzzle, Text]] = []
-        for puzzle in frames:
-            judge = Judge(puzzle, labels, matcher, victim.gradient, enough)
-            found.append((puzzle, self._search(_Case.of(judge, victim.generator, trail))))
-            if found[-1][1].loss <= enough:
+        gradients = [quest.victim.gradient for quest, _ in quests]
+        matcher = Matcher(target, gradients, self.judged_by(quests[0][0].puzzles[0].sequences))
+        enough = [self._enough(matcher, gradient) for gradient in gradients]
+        found: list[list[tuple[Puzzle, Text]]] = [[] for _ in quests]
+        for length in range(max(len(quest.puzzles) for quest, _ in quests)):
+            going = [
+                number
+                for number, (quest, _) in enumerate(quests)
+                if length < len(quest.puzzles) and all(text.loss > enough[number] for _, text in found[number])
+            ]
+            if not going:
                 break
+            cases = [Case.of(*quests[number], length, enough[number]) for number in going]
+            judge = Judge(
+                [case.puzzle for case in cases],
+                torch.stack([quests[number][0].labels for number in going]),
+                [gradients[number] for number in going],
+                matcher.of_victims(going),
+            )
+            for number, case, text in zip(going, cases, self._search(judge, cases), strict=True):
+                found[number].append((case.puzzle, text))
+        return [self._finding(*quest, own) for quest, own in zip(quests, found, strict=True)]
+
+    def _finding(self, quest: Quest, trail: Trail, found: Sequence[tuple[Puzzle, Text]]) -> Finding:
         trail.finish()
         puzzle, text = min(found, key=lambda pair: pair[1].loss)
-        return Finding(puzzle.sentences(text.solution), labels.tolist(), text.loss, trail.glimpses, tuple(notes))
+        return Finding(puzzle.sentences(text.solution), quest.labels.tolist(), text.loss, trail.glimpses, quest.notes)
 
-    def _search(self, case: _Case) -> Text:
+    def _search(self, judge: Judge, cases: Sequence[Case]) -> list[Text]:
         """Anneal and adjust; then again what is not yet right, as long as there are attempts."""
-        best, is_open = self._first(case), torch.ones_like(case.moves.sentences, dtype=torch.bool)
+        best = side_by_side(judge, {number: self._first(case) for number, case in enumerate(cases)})
+        is_open = {number: torch.ones_like(case.words.sentences, dtype=torch.bool) for number, case in enumerate(cases)}
         for _ in range(self.attempts):
-            if best.loss <= case.judge.enough or not bool(is_open.any()):
+            going = [n for n, case in enumerate(cases) if best[n].loss > case.enough and bool(is_open[n].any())]
+            if not going:
                 break
-            best = min(best, self._adjusted(case, self._annealed(case, best, is_open)), key=lambda text: text.loss)
-            is_open = open_places(case.judge.misfits(best.solution), best.solution, case.moves.sentences)
-        return best
+            starts = [Start(cases[n], best[n], is_open[n]) for n in going]
+            annealed = self._annealed(judge.of(going), starts)
+            searches = {n: self._adjusted(cases[n], found) for n, found in zip(going, annealed, strict=True)}
+            for number, text in side_by_side(judge, searches).items():
+                best[number] = min(best[number], text, key=lambda text: text.loss)
+            misfits = judge.of(going).misfits(torch.stack([padded(best[n].solution, judge.length) for n in going]))
+            for number, own in zip(going, misfits, strict=True):
+                solution = best[number].solution
+                is_open[number] = open_places(own[: len(solution)], solution, cases[number].words.sentences)
+        return [best[number] for number in range(len(cases))]
 
-    def _first(self, case: _Case) -> Text:
+    def _first(self, case: Case) -> Search[Text]:
         """Return a random text, or what the position embeddings' gradient says about the order, adjusted."""
-        judge = case.judge
-        if self.positions and shows_places(judge.puzzle.target, judge.gradient):
-            read = read_places(judge.puzzle, judge.gradient, self.starts, case.generator)
-            return self._adjusted(case, Annealed(read, judge.score(read)))
+        gradient = case.victim.gradient
+        if self.positions and shows_places(case.puzzle.target, gradient):
+            read = read_places(case.puzzle, gradient, self.starts, case.victim.generator)
+            losses = yield Scores(read)
+            return (yield from self._adjusted(case, Annealed(read, losses), placed=True))
         solution = self._population(case)[0]
-        text = Text(solution, float(judge.score(solution[None])))
-        case.trail.step(judge.puzzle, *text)
+        losses = yield Scores(solution[None])
+        text = Text(solution, float(losses))
+        case.trail.step(case.puzzle, *text)
         return text
 
-    def _annealed(self, case: _Case, text: Text, is_open: Tensor) -> Annealed:
+    def _annealed(self, judge: Judge, starts: Sequence[Start]) -> list[Annealed]:
         """Section 4.2: anneal several starts side by side; sentences that are right already stay as they are."""
-        judge = case.judge
-
-        def whole(states: Tensor) -> Tensor:
-            solutions = text.solution.repeat(len(states), 1)
-            solutions[:, is_open] = states
-            return solutions
-
-        def watch(_: int, best: Annealed) -> None:
-            nearest = best.losses[0].argmin()
-            case.trail.step(judge.puzzle, whole(best.states[:, nearest])[0], float(best.losses[0, nearest]))
-
+        moves = LexemeMoves([start.case.words.part(start.is_open) for start in starts])
         # The sentences that are left keep their words; heat puts these in another order.
-        starts = self._population(case) if bool(is_open.all()) else text.solution[is_open].repeat(self.starts, 1)
-        judge.hold(text.solution, only_one(case.moves.sentences[is_open]))
+        states = [
+            self._population(own.case) if bool(own.is_open.all()) else own.solution[own.is_open].repeat(self.starts, 1)
+            for own in starts
+        ]
+        filled = [torch.nn.functional.pad(own, (0, moves.length - own.shape[1]), value=moves.filler) for own in states]
+        heat = Heat(judge, starts, moves)
         found = anneal(
-            starts[None],
-            lambda states: judge.score(whole(states[0]))[None],
-            case.moves.part(is_open),
-            self.schedule(judge.puzzle.sequences),
-            [case.generator],
-            enough=judge.enough,
-            span=2.0 if isinstance(judge.matcher.distance, Cosine) else math.inf,
-            watch=watch,
+            torch.stack(filled),
+            heat.score,
+            heat,
+            self.schedule(judge.sequences),
+            [start.case.victim.generator for start in starts],
+            enough=torch.tensor([start.case.enough for start in starts], dtype=torch.float64),
+            span=2.0 if isinstance(self.judged_by(judge.sequences), Cosine) else math.inf,
+            watch=heat.watch,
+            leave=heat.leave,
         )
-        judge.hold(text.solution, None)
-        return Annealed(whole(found.states[0]), found.losses[0])
+        return [
+            Annealed(start.whole(states), losses)
+            for start, states, losses in zip(starts, found.states, found.losses, strict=True)
+        ]
 
-    def _adjusted(self, case: _Case, found: Annealed) -> Text:
+    def _adjusted(self, case: Case, found: Annealed, *, placed: bool = False) -> Search[Text]:
         """Section 4.3: move what does not fit in the best texts that were found, and return the best of them."""
+        sequences = case.puzzle.sequences
         texts: list[Text] = []
         for number in found.losses.argsort()[: self.adjusted].tolist():
             start = Text(found.states[number], float(found.losses[number]))
-            texts.append(adjust(case.judge, case.moves, start, self.adjustments))
-            case.trail.step(case.judge.puzzle, *texts[-1])
-            if texts[-1].loss <= case.judge.enough:
+            text = yield from adjust(case.words, start, self.adjustments, sequences, case.enough, placed=placed)
+            texts.append(text)
+            case.trail.step(case.puzzle, *text)
+            if text.loss <= case.enough:
                 break
         return min(texts, key=lambda text: text.loss)
 
-    def _population(self, case: _Case) -> Tensor:
+    def _population(self, case: Case) -> Tensor:
         """Section 4.2: random texts of candidate words `[starts, places]`."""
-        puzzle = case.judge.puzzle
-        tokens = puzzle.vocabulary.tolist()
-        drawn = [draw_lexemes(case.lexemes, tokens, puzzle.places, case.generator) for _ in range(self.starts)]
+        tokens = case.puzzle.vocabulary.tolist()
+        generator = case.victim.generator
+        drawn = [draw_lexemes(case.lexemes, tokens, case.puzzle.places, generator) for _ in range(self.starts)]
         number = {token: index for index, token in enumerate(tokens)}
         return torch.tensor([[number[token] for word in words for token in word] for words in drawn])
 
@@ -197,21 +235,11 @@ class Edr(Attack):
         return SAME * sum(float(tensor.norm() + self.alpha * tensor.abs().sum()) for tensor in tensors)
 
 
-@dataclass(frozen=True)
-class _Case:
-    """One puzzle under attack: who judges, what moves, what words there are, and who is told."""
-
-    judge: Judge
-    moves: LexemeMoves
-    lexemes: Sequence[Lexeme]
-    generator: torch.Generator
-    trail: Trail
-
-    @classmethod
-    def of(cls, judge: Judge, generator: torch.Generator, trail: Trail) -> _Case:
-        puzzle = judge.puzzle
-        inside = puzzle.slots.free[0, 0].nonzero()[:, 0].cpu()
-        outside = torch.full((puzzle.places - len(inside),), puzzle.sequences)  # a place of no sentence
-        pieces = pieces_of_words(puzzle.target, puzzle.vocabulary)
-        moves = LexemeMoves(pieces, torch.cat([inside, outside]), puzzle.places > puzzle.kinds)
-        return cls(judge, moves, fuse(puzzle.target, puzzle.vocabulary.tolist()), generator, trail)
+def _groups(target: Target, quests: Sequence[Quest]) -> list[list[int]]:
+    """Return which victims to attack together."""
+    if target.device.type in ONE_BY_ONE:
+        return [[number] for number in range(len(quests))]
+    groups: dict[int, list[int]] = {}
+    for number, quest in enumerate(quests):
+        groups.setdefault(bisect_left(TOGETHER, quest.puzzles[0].slots.ids.shape[-1]), []).append(number)
+    return list(groups.values())

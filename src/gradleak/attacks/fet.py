@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.base import Attack, Finding, Victim, register
+from gradleak.attacks.columns import read_grid
 from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
@@ -19,9 +20,15 @@ from gradleak.matching import DISTANCES, Matcher, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.search import (
     Evolution,
+    Exchanges,
     Features,
+    Grid,
+    GridFeatures,
     Learning,
+    PooledMoves,
     Remembered,
+    RowSurrogate,
+    Surrogate,
     all_block_shifts,
     all_replacements,
     all_shifts,
@@ -41,6 +48,10 @@ SAME = {"classifier": 1e-4, "all": 1e-2}
 EFFORT = 80  # of a search by learning, for each place: random solutions to start from, and steps of annealing
 # Tokens at places and pairs of tokens that a search by learning tells apart at most: its matrices have as many rows.
 LEARNABLE = 8_000
+FRAMES = 256  # possibilities that are kept where several explain which words stand at which place
+# How words whose places are known are put into sentences.
+ARRANGED = Learning(first=300, asked=100, patience=6, chains=256)
+EXCHANGES = 40  # steps of annealing for each place and each sentence but one
 LEAST = {
     "population": 2,
     "generations": 0,
@@ -70,7 +81,9 @@ class Fet(Attack):
     solution on the way is returned, not the last; a batch whose lengths are not told is searched with empty places
     among its tokens. Preset `thorough` goes further than the paper: `rounds` of search by learning explore in place of
     the genetic search; fine-tuning shifts blocks in every third iteration, and tries `pairs` of moves, those that
-    should come nearest by what each does alone; and there are more `attempts` where none ended at d = 0.
+    should come nearest by what each does alone; and there are more `attempts` where none ended at d = 0. It also reads
+    from the gradient of the `positions`' embeddings which words stand at each place (`columns.py`), so that only the
+    sentence of each is left to be searched; the paper reads the length from it, and no more.
     """
 
     name: ClassVar[str] = "fet"
@@ -81,7 +94,14 @@ class Fet(Attack):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "fast": {"population": 50, "generations": 50, "iterations": 10},
-        "thorough": {"rounds": 40, "block_every": 3, "pairs": 500, "iterations": 6, "attempts": 2},
+        "thorough": {
+            "positions": True,
+            "rounds": 40,
+            "block_every": 3,
+            "pairs": 500,
+            "iterations": 6,
+            "attempts": 2,
+        },
     }
 
     population: int | None = None
@@ -99,6 +119,7 @@ class Fet(Attack):
     attempts: int = 1
     pairs: int = 0
     rounds: int = 0
+    positions: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,30 +134,45 @@ class Fet(Attack):
             raise GradleakError(
                 "pairs and rounds foretell the classifier's gradient alone: they need layers=classifier"
             )
+        if self.positions and not self.rounds:
+            raise GradleakError("positions narrows the search by learning: it needs rounds=1 or more")
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for one victim's text after the other's: each has a vocabulary of its own."""
         findings = []
         for number, victim in enumerate(victims):
-            frames, notes = puzzles(target, victim, self.lengths_tried)
+            frames, grid, notes = self._read(target, victim)
             steps = len(frames) * self.attempts * (max(self.rounds, self.generations) + self._iterations(frames[0]) + 2)
-            finding = self._reconstruct(target, victim, frames, Trail(reporter, number, len(victims), steps))
+            finding = self._reconstruct(target, victim, frames, grid, Trail(reporter, number, len(victims), steps))
             findings.append(replace(finding, notes=(*notes, *finding.notes)))
         return findings
 
-    def _reconstruct(self, target: Target, victim: Victim, frames: Sequence[Puzzle], trail: Trail) -> Finding:
+    def _read(self, target: Target, victim: Victim) -> tuple[Sequence[Puzzle], Grid | None, list[str]]:
+        """Return the puzzles that are left, and, if it is looked for and clear, which words stand at each place."""
+        frames, notes = puzzles(target, victim, self.lengths_tried)
+        if not self.positions:
+            return frames, None, notes
+        read = read_grid(target, victim, FRAMES)
+        if read is None:
+            return frames, None, [*notes, "which words stand at each place could not be read"]
+        puzzle, grid = read
+        return [puzzle], grid, [*notes, "words of each place: read from the position embeddings' gradient"]
+
+    def _reconstruct(
+        self, target: Target, victim: Victim, frames: Sequence[Puzzle], grid: Grid | None, trail: Trail
+    ) -> Finding:
         """Try lengths and attempts until a text gives the observed gradient; return the nearest."""
         labels, note = likeliest_labels(target, victim, frames[0])
         matcher = self._matcher(target, victim.gradient)
         enough = self._enough(target, victim.gradient)
         tries = [
-            _Try(frame, matcher, labels, victim.generator, enough, trail, self._rounds(attempt, len(frames)))
+            _Try(frame, grid, matcher, labels, victim.generator, enough, trail, self._rounds(attempt, len(frames)))
             for attempt in range(1, self.attempts + 1)
             for frame in frames
         ]
         best, nearest, loss = frames[0], None, float("inf")
         for one in tries:
-            solution, distance = self._search(one)
+            solution, distance = self._search(one) if one.grid is None else self._arrange(one, one.grid)
             if distance < loss:
                 best, nearest, loss = one.puzzle, solution, distance
             if loss <= enough:
@@ -159,11 +195,13 @@ class Fet(Attack):
     def _explore(self, one: _Try) -> Tensor:
         """Return where fine-tuning starts: what a genetic search finds, or one by learning, or a random solution."""
         places = one.puzzle.places
-        if one.rounds and Features(places, one.puzzle.kinds).count <= LEARNABLE:
+        features = Features(places, one.puzzle.kinds)
+        if one.rounds and features.count <= LEARNABLE:
             return search_by_learning(
                 lambda count: one.puzzle.draw(count, one.generator),
                 one.compare,
-                one.puzzle.kinds,
+                Surrogate(features),
+                lambda device: PooledMoves.draw(features, one.generator, device),
                 Learning(first=EFFORT * places, steps=EFFORT * places, rounds=one.rounds),
                 one.generator,
                 enough=one.enough,
@@ -181,6 +219,24 @@ class Fet(Attack):
             )
             return decode(chromosome[None], places)[0]
         return one.puzzle.draw(1, one.generator)[0]
+
+    def _arrange(self, one: _Try, grid: Grid) -> tuple[Tensor, float]:
+        """Search by learning for the sentence of each word, where the words of each place are known (not the paper's).
+
+        The classifier's gradient is the sum of what the sentences add, so that each sentence teaches by itself.
+        """
+        assert isinstance(one.matcher, HeadMatcher)
+        steps = EXCHANGES * grid.columns * max(1, grid.rows - 1)
+        return search_by_learning(
+            lambda count: grid.draw(count, one.generator),
+            one.compare,
+            RowSurrogate(one.features_of(grid), one.shares, one.matcher.goal[0]),
+            lambda _: Exchanges(grid.rows, grid.padding),
+            replace(ARRANGED, rounds=one.rounds, steps=steps),
+            one.generator,
+            enough=one.enough,
+            watch=one.watch,
+        )
 
     def _neighbours(self, one: _Try, solution: Tensor, iteration: int) -> Tensor:
         """Every swap, shift and replacement; in every fifth iteration every shift of a block; and pairs of these."""
@@ -234,6 +290,7 @@ class _Try:
     """One attempt at a puzzle, and what it is judged by."""
 
     puzzle: Puzzle
+    grid: Grid | None
     matcher: Matcher | HeadMatcher
     labels: Tensor
     generator: torch.Generator
@@ -252,6 +309,28 @@ class _Try:
         (distances,), (lacking,) = self.matcher.compare(self.puzzle.candidates(solutions, self.labels))
         self.score.note(solutions, distances)
         return distances, lacking
+
+    def features_of(self, grid: Grid) -> GridFeatures:
+        """Return what grids consist of, with pairs of words as far apart as there is room for."""
+        _, classes = torch.unique(self.labels, return_inverse=True)
+        ways = [GridFeatures.of(grid, classes, reach, self.matcher.target.device) for reach in (2, 1, 0)]
+        return next((features for features in ways if features.count <= LEARNABLE), ways[-1])
+
+    def shares(self, solutions: Tensor) -> Tensor:
+        """Return what sentences would add to the classifier's gradient in each of the classes that there are.
+
+        Args:
+            solutions: solutions of the puzzle `[count, places]`.
+
+        Returns:
+            Gradients `[classes, count, sequences, entries]`.
+        """
+        assert isinstance(self.matcher, HeadMatcher)
+        labelled = (
+            self.puzzle.candidates(solutions, label.expand(self.puzzle.sequences))
+            for label in torch.unique(self.labels)
+        )
+        return torch.cat([self.matcher.shares(candidates) for candidates in labelled])
 
     def pairs(self, solution: Tensor, reached: Tensor, orders: Tensor, count: int) -> Tensor:
         """Return the solutions `[count, places]` that two moves in a row should bring nearest to the goal.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,13 +79,8 @@ def draw_lexemes(
 
 
 @dataclass(frozen=True)
-class LexemeMoves:
-    """Proposals for annealing: a word changes places with another, goes elsewhere, or a run of words is reversed.
-
-    As long as it is hot the words are shuffled instead, with a probability of the heat (EDR, appendix A: early
-    iterations favour random operations). Inserting and reversing stay within a sentence; swapping need not. A place
-    inside a word cuts it there, so that its pieces try other roots. Where tokens occur several times, one of those may
-    become another token.
+class Words:
+    """What a puzzle's tokens and places say about words.
 
     Attributes:
         pieces: which kinds of tokens continue a word `[kinds]`.
@@ -96,52 +92,107 @@ class LexemeMoves:
     sentences: Tensor
     repeated: bool
 
-    @property
-    def numbers(self) -> int:
-        """Which move, where from and where to, what it becomes, whether to shuffle, and how."""
-        return 6 + len(self.sentences)
-
-    def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
-        """Return proposals `[problems, starts, tries, places]` for states `[problems, starts, places]`."""
-        kinds, places = len(self.pieces), len(self.sentences)
-        tokens = states[:, :, None].expand(*numbers.shape[:3], places)
-        which, source, goal, new, shuffled = numbers[..., :5].unbind(-1)
-        move = (which * (4 if self.repeated else 3)).long()
-        taken = (source * places).long()
-        to = torch.where(move == 0, (goal * places).long(), self._within_sentence(taken, goal))
-        ranks = self.ranks(tokens, taken)
-        one, other = (ranks.gather(-1, place[..., None])[..., 0] for place in (taken, to))
-        orders = torch.stack([change(ranks, one, other) for change in BLOCK_MOVES])  # [moves, …, places]
-        proposals = in_order(tokens, orders.gather(0, move.clamp(max=2)[None, ..., None].expand(1, *ranks.shape))[0])
-        if self.repeated:
-            replaced = self._replaced(tokens, taken, (new * kinds).long())
-            proposals = torch.where((move == 3)[..., None], replaced, proposals)
-        hot = in_order(tokens, shuffle_blocks(ranks, numbers[..., 5:]))
-        return torch.where((shuffled < heat)[..., None], hot, proposals)
-
-    def part(self, places: Tensor) -> LexemeMoves:
-        """Return moves among some of the places."""
+    def part(self, places: Tensor) -> Words:
+        """Return the same for some of the places."""
         _, sentences = torch.unique(self.sentences[places], return_inverse=True)
-        return LexemeMoves(self.pieces, sentences, self.repeated)
+        return Words(self.pieces, sentences, self.repeated)
 
     def ranks(self, tokens: Tensor, cut: Tensor) -> Tensor:
         """Return the number of each token's word `[…, places]`; words end with their sentence and where one is cut."""
-        begins = ~self.pieces[tokens]
-        begins[..., 0] = True
-        begins[..., 1:] |= self.sentences[1:] != self.sentences[:-1]
-        return ranks_of(begins.scatter(-1, cut[..., None], True))
+        return _ranks(~self.pieces[tokens], self.sentences[1:] != self.sentences[:-1], cut)
+
+
+class LexemeMoves:
+    """Proposals for annealing: a word changes places with another, goes elsewhere, or a run of words is reversed.
+
+    As long as it is hot the words are shuffled instead, with a probability of the heat (EDR, appendix A: early
+    iterations favour random operations). Inserting and reversing stay within a sentence; swapping need not. A place
+    inside a word cuts it there, so that its pieces try other roots. Where tokens occur several times, one of those may
+    become another token.
+
+    Problems differ in their tokens and places. States of all are as long as the longest; after its own places a problem
+    has the token `filler`, which never moves.
+
+    Args:
+        words: each problem's.
+    """
+
+    def __init__(self, words: Sequence[Words]) -> None:
+        self.numbers = [6 + len(own.sentences) for own in words]  # move, from, to, what it becomes, shuffle, and how
+        self.length = max(len(own.sentences) for own in words)
+        self.filler = max(len(own.pieces) for own in words)
+        self._places = torch.tensor([len(own.sentences) for own in words])[:, None, None]
+        self._kinds = torch.tensor([len(own.pieces) for own in words])[:, None, None]
+        self._moves = torch.tensor([4 if own.repeated else 3 for own in words])[:, None, None]
+        self._pieces = _table([own.pieces for own in words], self.filler + 1)  # [problems, kinds]
+        sentences = [own.sentences for own in words]
+        self._ends = _table([own[1:] != own[:-1] for own in sentences], self.length - 1)[:, None, None]
+        self._first = _table([torch.searchsorted(own, own) for own in sentences], self.length)
+        self._size = _table([torch.bincount(own)[own] for own in sentences], self.length)
+        self._inside = torch.arange(self.length) < self._places[..., None]  # [problems, 1, 1, places]
+
+    def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
+        """Return proposals `[problems, starts, tries, places]` for states `[problems, starts, places]`."""
+        tokens = states[:, :, None].expand(*numbers.shape[:3], self.length)
+        which, source, goal, new, shuffled = numbers[..., :5].unbind(-1)
+        move, taken = _below(self._moves, which), _below(self._places, source)
+        to = torch.where(move == 0, _below(self._places, goal), self._within_sentence(taken, goal))
+        ranks = _ranks(~_look_up(self._pieces, tokens), self._ends, taken)
+        one, other = (ranks.gather(-1, place[..., None])[..., 0] for place in (taken, to))
+        orders = torch.stack([change(ranks, one, other) for change in BLOCK_MOVES])  # [moves, …, places]
+        proposals = in_order(tokens, orders.gather(0, move.clamp(max=2)[None, ..., None].expand(1, *ranks.shape))[0])
+        if bool((self._moves == 4).any()):
+            replaced = self._replaced(tokens, taken, _below(self._kinds, new))
+            proposals = torch.where((move == 3)[..., None], replaced, proposals)
+        keys = torch.where(self._inside, shuffle_blocks(ranks, numbers[..., 5:]), ranks)  # what is outside comes last
+        return torch.where((shuffled < heat)[..., None], in_order(tokens, keys), proposals)
+
+    def of(self, problems: Sequence[int]) -> LexemeMoves:
+        """Return moves for some of the problems; states keep their length, and the filler is the same."""
+        some = copy(self)
+        some.numbers = [self.numbers[problem] for problem in problems]
+        for name in ("_places", "_kinds", "_moves", "_pieces", "_ends", "_first", "_size", "_inside"):
+            setattr(some, name, getattr(self, name)[problems])
+        return some
 
     def _within_sentence(self, places: Tensor, numbers: Tensor) -> Tensor:
         """Return random places of the same sentences as places `[…]`, by uniform numbers `[…]`."""
-        first = torch.searchsorted(self.sentences, self.sentences)
-        size = torch.bincount(self.sentences)[self.sentences]
-        return first[places] + (numbers * size[places]).long()
+        return _look_up(self._first, places) + _below(_look_up(self._size, places), numbers)
 
     def _replaced(self, tokens: Tensor, place: Tensor, new: Tensor) -> Tensor:
         """Put new tokens at places `[…]` whose token occurs elsewhere, too."""
         place = place[..., None]
         repeated = (tokens == tokens.gather(-1, place)).sum(dim=-1, keepdim=True) > 1
         return torch.where(repeated, tokens.scatter(-1, place, new[..., None]), tokens)
+
+
+def _ranks(begins: Tensor, ends: Tensor, cut: Tensor) -> Tensor:
+    """Return the number of each token's word `[…, places]`.
+
+    Args:
+        begins: whether a token begins a word `[…, places]`.
+        ends: whether a sentence ends after a place `[…, places − 1]`.
+        cut: a place where a word begins in any case `[…]`.
+    """
+    begins = begins.clone()
+    begins[..., 0] = True
+    begins[..., 1:] |= ends
+    return ranks_of(begins.scatter(-1, cut[..., None], True))
+
+
+def _table(rows: Sequence[Tensor], width: int) -> Tensor:
+    """Return rows of different lengths as one tensor, with zeros after them."""
+    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
+
+
+def _look_up(table: Tensor, index: Tensor) -> Tensor:
+    """Return entries of each problem's row `[problems, entries]` for an index `[problems, …]`."""
+    return table.gather(1, index.flatten(1)).view_as(index)
+
+
+def _below(limits: Tensor, numbers: Tensor) -> Tensor:
+    """Return whole numbers from 0 up to limits, which uniform numbers stand for; rounding must not reach the limit."""
+    return torch.minimum((numbers * limits).long(), limits - 1)
 
 
 def _continues(word: str, mark: str | None) -> bool:

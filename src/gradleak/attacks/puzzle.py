@@ -113,6 +113,18 @@ def puzzles(target: Target, victim: Victim, tried: int) -> tuple[list[Puzzle], l
     return [_puzzle(target, victim.gradient, tokens, [n] * sequences, sequences > 1) for n in lengths], [*notes, note]
 
 
+def padded_puzzle(target: Target, gradient: Mapping[str, Tensor], tokens: Tensor, lengths: Sequence[int]) -> Puzzle:
+    """Return a puzzle of these tokens, with padding as one more.
+
+    Args:
+        target: the model.
+        gradient: gradients by name, that of the word embeddings among them.
+        tokens: ids of the tokens that were seen.
+        lengths: how long the sequences are at most, special tokens included.
+    """
+    return _puzzle(target, gradient, tokens, lengths, padded=True)
+
+
 def likeliest_labels(target: Target, victim: Victim, puzzle: Puzzle) -> tuple[Tensor, list[str]]:
     """Return the classes of the sequences as told, as inferred, or as random solutions fit them best.
 

@@ -4,7 +4,7 @@ from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import DISTANCES, L1, L2, L2L1, Cosine, Distance, Sign, SquaredL2
 from gradleak.matching.engine import Matcher, select_parameters, vanishing_parameters
-from gradleak.matching.gradients import candidate_gradients
+from gradleak.matching.gradients import candidate_gradients, row_gradients
 from gradleak.matching.memory import free_bytes
 from gradleak.matching.precision import rough_products
 from gradleak.matching.rules import Use, rule
@@ -25,6 +25,7 @@ __all__ = [
     "candidate_gradients",
     "free_bytes",
     "rough_products",
+    "row_gradients",
     "rule",
     "select_parameters",
     "vanishing_parameters",

@@ -20,11 +20,12 @@ class Sums:
     """The sums that distances are made of, each `[parameters, victims, candidates]` and in float64.
 
     Attributes:
-        inner: candidate · observed.
-        candidate: ‖candidate‖².
+        inner: candidate · observed; NaN if `absolute` is asked for.
+        candidate: ‖candidate‖²; NaN if `absolute` is asked for.
         observed: ‖observed‖².
         included: 1 where the victim's tensor takes part, 0 where it is numerically zero.
         absolute: ‖candidate − observed‖₁, if asked for.
+        difference: ‖candidate − observed‖², from the same entries.
         violation: Σ max(−candidate · sign(observed), 0), if asked for.
         squared_violation: the same, squared before it is summed.
     """
@@ -34,12 +35,15 @@ class Sums:
     observed: Tensor
     included: Tensor
     absolute: Tensor | None = None
+    difference: Tensor | None = None
     violation: Tensor | None = None
     squared_violation: Tensor | None = None
 
     @property
     def squared_difference(self) -> Tensor:
         """‖candidate − observed‖²."""
+        if self.difference is not None:
+            return self.difference.clamp(min=0)
         return (self.candidate - 2 * self.inner + self.observed).clamp(min=0)
 
 

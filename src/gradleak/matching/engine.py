@@ -259,12 +259,9 @@ def _layer_prefix(*paths: str) -> str:
 
 
 def _observe(target: Target, observed: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> dict[str, Observed]:
-    stacked = {
-        name: torch.stack([gradients[name].to(target.device, target.dtype) for gradients in observed]) for name in names
+    seen = {
+        name: Observed.of(torch.stack([gradients[name].to(target.device, target.dtype) for gradients in observed]))
+        for name in names
     }
-    squares = {name: t.flatten(1).square().sum(dim=1, dtype=torch.float64) for name, t in stacked.items()}
-    largest = torch.stack(list(squares.values())).amax(dim=0)
-    return {
-        name: Observed(stacked[name], square, (square > largest * NUMERICALLY_ZERO**2).to(torch.float64))
-        for name, square in squares.items()
-    }
+    least = torch.stack([one.squared for one in seen.values()]).amax(dim=0) * NUMERICALLY_ZERO**2
+    return {name: replace(one, included=(one.squared > least).to(torch.float64)) for name, one in seen.items()}

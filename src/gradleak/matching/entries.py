@@ -24,6 +24,29 @@ def difference_sums(entries: Tensor, observed: Tensor, *, kept_only: bool) -> tu
     return sums
 
 
+def row_difference_sums(index: Tensor, columns: Tensor, observed: Tensor, *, kept_only: bool) -> tuple[Tensor, Tensor]:
+    """Return by how much ‖table − observed‖₁ and ‖table − observed‖² exceed ‖observed‖₁ and ‖observed‖².
+
+    Both `[victims, candidates]` and in float64. A table is zero but for a few rows, and only these are read.
+
+    Args:
+        index: numbers of rows `[victims, candidates, terms]`; what is given for one row several times adds up.
+        columns: what stands in them `[victims, candidates, terms, width]`.
+        observed: whole tables `[victims, height, width]`.
+        kept_only: leave out entries that are zero in the observed table.
+    """
+    same = index[..., :, None] == index[..., None, :]
+    is_first = ~same.tril(diagonal=-1).any(dim=-1)  # each row counts once
+    victims = torch.arange(len(observed), device=observed.device)[:, None, None]
+    seen = observed[victims, index]
+    difference = torch.matmul(same.to(columns.dtype), columns) - seen
+    if kept_only:
+        difference = difference * (seen != 0)
+    absolute = difference.abs().sum(dim=-1, dtype=torch.float64) - seen.abs().sum(dim=-1, dtype=torch.float64)
+    squared = difference.square().sum(dim=-1, dtype=torch.float64) - seen.square().sum(dim=-1, dtype=torch.float64)
+    return (absolute * is_first).sum(dim=-1), (squared * is_first).sum(dim=-1)
+
+
 class _DifferenceSums(torch.autograd.Function):
     """Keeps one copy of the difference for the slopes of both sums."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates
-from gradleak.matching.factors import dense
+from gradleak.matching.factors import Factor, Rows, combine, dense
 from gradleak.matching.trace import trace
 from gradleak.matching.trial import trial_of
 from gradleak.targets import Target
@@ -32,6 +32,28 @@ def candidate_gradients(target: Target, candidates: Candidates, names: Sequence[
     if slow:
         found |= autograd_gradients(target, candidates, slow)
     return {name: found[name] for name in names}
+
+
+def row_gradients(target: Target, candidates: Candidates, name: str, rows: Tensor) -> Tensor:
+    """Return some rows of a table's gradient `[victims, candidates, rows, width]`, without building the table.
+
+    Args:
+        target: the model.
+        candidates: the guesses.
+        name: the table's.
+        rows: numbers of each victim's rows `[victims, rows]`.
+    """
+    factors: Sequence[Factor] = ()
+    if name in _trusted_without_dropout(target):
+        with torch.no_grad():
+            factors = trace(target, candidates, [name], weight=1.0 / candidates.shape[2])[name]
+    if not factors or not all(isinstance(factor, Rows) for factor in factors):
+        table = candidate_gradients(target, candidates, [name])[name]
+        return table.gather(2, rows[:, None, :, None].expand(*table.shape[:2], -1, table.shape[3]))
+    (looked_up,) = combine(factors)
+    assert isinstance(looked_up, Rows)
+    same = rows[:, None, :, None] == looked_up.index[:, :, None]  # [victims, candidates, rows, terms]
+    return torch.matmul(same.to(looked_up.columns.dtype), looked_up.columns)
 
 
 def _trusted_without_dropout(target: Target) -> frozenset[str]:

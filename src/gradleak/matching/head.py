@@ -18,6 +18,7 @@ from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import Distance
 from gradleak.matching.factors import Dense, Factor, LowRank, dense
 from gradleak.matching.memory import candidates_at_once
+from gradleak.matching.sequences import Sequences
 from gradleak.matching.sums import Observed, collect
 from gradleak.targets import Target
 
@@ -41,6 +42,7 @@ class HeadMatcher:
         self.target = target
         self.distance = distance
         self._observed = {name: self._observe(observed, name) for name in self._names.values()}
+        self._sequences = Sequences(self._run)
 
     @property
     def victims(self) -> int:
@@ -53,14 +55,28 @@ class HeadMatcher:
         found = [self._distances(self._factors(part)) for part in self._parts(candidates)]
         return torch.cat([nothing, *found], dim=1)
 
+    @property
+    def goal(self) -> Tensor:
+        """The observed gradients `[victims, entries]`."""
+        return torch.cat([seen.gradient.flatten(1) for seen in self._observed.values()], dim=1)
+
     def compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return the distances, and the observed gradients minus the candidates' `[victims, candidates, entries]`."""
         factors = [self._factors(part) for part in self._parts(candidates)]
         distances = torch.cat([self._distances(part) for part in factors], dim=1)
         return distances, torch.cat([self._differences(part) for part in factors], dim=1)
 
+    def shares(self, candidates: Candidates) -> Tensor:
+        """Return what each sequence adds to its candidate's gradient `[victims, candidates, sequences, entries]`."""
+        errors, features = self._errors_and_features(candidates)
+        rows = {"weight": errors[..., None] * features[..., None, :], "bias": errors[..., None]}
+        return torch.cat([rows[kind].flatten(3) for kind in self._names], dim=3)
+
     def _parts(self, candidates: Candidates) -> list[Candidates]:
         """A forward pass keeps next to nothing: what is useful at once is the limit, not memory."""
+        if candidates.are_tokens and candidates.shape[1]:  # in passes as large as they can be
+            flat = candidates.flat()
+            self._sequences(flat.inputs, flat.mask)
         tokens = self.victims * candidates.mask[0].flatten(1).shape[1]
         size = candidates_at_once(self.target.device, 0, tokens)
         return [candidates.part(slice(None), slice(i, i + size)) for i in range(0, candidates.shape[1], size)]
@@ -72,32 +88,33 @@ class HeadMatcher:
         rows = [(seen.gradient[:, None] - dense(factors[name])).flatten(2) for name, seen in self._observed.items()]
         return torch.cat(rows, dim=2)
 
-    @torch.no_grad()
     def _factors(self, candidates: Candidates) -> dict[str, list[Factor]]:
-        flat = candidates.flat()
-        features, logits = self._forward(flat)
-        probabilities = torch.softmax(logits.double(), dim=-1)
-        truth = flat.labels if flat.labels.is_floating_point() else functional.one_hot(flat.labels, logits.shape[-1])
-        errors = (probabilities - truth) / candidates.shape[2]
-        rows = errors.view(*candidates.shape, -1)  # [victims, candidates, sequences, classes]
-        gradients: dict[str, Factor] = {
-            "weight": LowRank(rows, features.double().view(*candidates.shape, -1)),
-            "bias": Dense(rows.sum(dim=2)),
-        }
+        errors, features = self._errors_and_features(candidates)
+        gradients: dict[str, Factor] = {"weight": LowRank(errors, features), "bias": Dense(errors.sum(dim=2))}
         return {name: [gradients[kind]] for kind, name in self._names.items()}
 
-    def _forward(self, flat: Candidates) -> tuple[Tensor, Tensor]:
-        """Return what goes into the classifier `[sequences, width]`, and what comes out of it.
+    def _errors_and_features(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Return (p − y) / B `[victims, candidates, sequences, classes]`, and h `[…, width]`."""
+        flat = candidates.flat()
+        rows = self._sequences(flat.inputs, flat.mask) if flat.are_tokens else self._rows(flat.inputs, flat.mask)
+        features, logits = rows.double().tensor_split([rows.shape[1] - self.target.num_labels], dim=1)
+        probabilities = torch.softmax(logits, dim=-1)
+        truth = flat.labels if flat.labels.is_floating_point() else functional.one_hot(flat.labels, logits.shape[-1])
+        errors = (probabilities - truth) / candidates.shape[2]
+        return errors.view(*candidates.shape, -1), features.reshape(*candidates.shape, -1)
 
-        Candidates of a batch often differ in one sequence, and labels do not matter here: each sequence runs once.
-        """
-        if not flat.are_tokens:
-            return self._features(flat.inputs, flat.mask)
-        rows, which = torch.unique(torch.where(flat.mask, flat.inputs, -1), dim=0, return_inverse=True)
-        features, logits = self._features(self.target.embed(rows.clamp(min=0)), rows >= 0)
-        return features[which], logits[which]
+    def _run(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Run sequences that come in order of their length; those of one pass are as long as its longest."""
+        size = candidates_at_once(self.target.device, 0, ids.shape[1])
+        ends = (mask * torch.arange(1, ids.shape[1] + 1, device=mask.device)).amax(dim=1)
+        longest = torch.stack([part.max() for part in torch.split(ends, size)])
+        lengths = longest.clamp(min=self.target.min_length).tolist()
+        trimmed = zip(torch.split(ids, size), torch.split(mask, size), lengths, strict=True)
+        return torch.cat([self._rows(self.target.embed(i[:, :length]), m[:, :length]) for i, m, length in trimmed])
 
-    def _features(self, embeddings: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def _rows(self, embeddings: Tensor, mask: Tensor) -> Tensor:
+        """Return what goes into the classifier and what comes out of it `[sequences, width + classes]`."""
         model, seen = self.target.model, []
 
         def record(_: Any, inputs: tuple[Tensor, ...]) -> None:  # noqa: ANN401
@@ -108,9 +125,8 @@ class HeadMatcher:
             logits = self.target.family.logits(model, embeddings, mask, self.target.task)
         finally:
             handle.remove()
-        return seen[0], logits
+        return torch.cat([seen[0], logits], dim=1)
 
     def _observe(self, observed: Sequence[Mapping[str, Tensor]], name: str) -> Observed:
         stacked = torch.stack([gradient[name].to(self.target.device, torch.float64) for gradient in observed])
-        squared = stacked.flatten(1).square().sum(dim=1)
-        return Observed(stacked, squared, torch.ones_like(squared))
+        return Observed.of(stacked)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gradleak.matching.distances import Distance, Sums
-from gradleak.matching.entries import difference_sums
-from gradleak.matching.factors import Dense, Factor, LowRank, dense, inner, squared_norm
+from gradleak.matching.entries import difference_sums, row_difference_sums
+from gradleak.matching.factors import Dense, Factor, LowRank, Rows, combine, dense, inner, squared_norm
 from gradleak.matching.fused import fused_sums, fused_sums_fit
 
-# Entries of candidates' gradients that are built at once.
-MOST_ENTRIES = 1 << 26
+# Entries of candidates' gradients that are built at once: on a CPU they are read again while its cache holds them.
+MOST_ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Observed:
     Attributes:
         gradient: `[victims, *shape]`.
         squared: squared norms `[victims]`, float64.
+        absolute: sums of absolute values `[victims]`, float64.
         included: 1 where the tensor takes part in distances, 0 where it is numerically zero `[victims]`.
         outer: the same gradient as a few outer products `[victims, 1, terms, …]`, where few are enough.
         fixed: the part of the candidates' gradients that stays the same `[victims, 1, …]`.
@@ -31,9 +32,18 @@ class Observed:
 
     gradient: Tensor
     squared: Tensor
+    absolute: Tensor
     included: Tensor
     outer: LowRank | None = None
     fixed: Sequence[Factor] = ()
+
+    @classmethod
+    def of(cls, gradient: Tensor) -> Observed:
+        """Return gradients `[victims, *shape]` with their sums; all take part."""
+        flat = gradient.flatten(1)
+        squared = flat.square().sum(dim=1, dtype=torch.float64)
+        absolute = flat.abs().sum(dim=1, dtype=torch.float64)
+        return cls(gradient, squared, absolute, torch.ones_like(squared))
 
     @property
     def factor(self) -> Factor:
@@ -50,7 +60,15 @@ class Observed:
         """Return some victims' gradients: views for a slice, copies for numbers."""
         outer = None if self.outer is None else self.outer.each(lambda tensor: tensor[victims])
         fixed = [factor.each(lambda tensor: tensor[victims]) for factor in self.fixed]
-        return Observed(self.gradient[victims], self.squared[victims], self.included[victims], outer, fixed)
+        return replace(
+            self,
+            gradient=self.gradient[victims],
+            squared=self.squared[victims],
+            absolute=self.absolute[victims],
+            included=self.included[victims],
+            outer=outer,
+            fixed=fixed,
+        )
 
 
 def collect(factors: Mapping[str, Sequence[Factor]], observed: Mapping[str, Observed], distance: Distance) -> Sums:
@@ -59,9 +77,11 @@ def collect(factors: Mapping[str, Sequence[Factor]], observed: Mapping[str, Obse
     if distance.normalised:
         whole = _normalised(whole, observed)
     rows = [_sums(whole[name], seen, distance) for name, seen in observed.items()]
-    shape = (len(rows), *rows[0]["inner"].shape)
+    sums = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    some = next(iter(sums.values()))
+    shape, unknown = some.shape, some.new_full((), torch.nan).expand(some.shape)
     return Sums(
-        **{key: torch.stack([row[key] for row in rows]) for key in rows[0]},
+        **{"inner": unknown, "candidate": unknown} | sums,
         observed=torch.stack([seen.squared for seen in observed.values()])[..., None].expand(shape),
         included=torch.stack([seen.included for seen in observed.values()])[..., None].expand(shape),
     )
@@ -116,19 +136,36 @@ def _normalised(whole: Mapping[str, _Gradient], observed: Mapping[str, Observed]
 
 
 def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor]:
+    if "absolute" in distance.entry_sums:
+        return (
+            _row_sums(gradient, seen, distance)
+            or _fused_sums(gradient, seen, distance)
+            or _sums_by_parts(gradient, seen, distance)
+        )
     sums = {"inner": gradient.inner(seen.factor)}
-    if not distance.needs_entries:
-        return sums | {"candidate": gradient.squared_norm()}
-    sums |= _fused_sums(gradient, seen, distance) or _sums_by_parts(gradient, seen, distance, sums["inner"].shape[1])
-    if "squared" in sums:  # ‖candidate‖² from ‖candidate − observed‖²
-        sums["candidate"] = sums.pop("squared") + 2 * sums["inner"] - seen.squared[:, None]
-    return sums
+    if distance.needs_entries:
+        return sums | _sums_by_parts(gradient, seen, distance)
+    return sums | {"candidate": gradient.squared_norm()}
+
+
+def _row_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:
+    """Return the sums of a table from the rows that candidates look up: all others lack just what was observed."""
+    if not all(isinstance(factor, Rows) for factor in (*gradient.factors, *gradient.fixed)):
+        return None
+    shape = (-1, gradient.factors[0].candidates)
+    fixed = [factor.each(lambda tensor: tensor.expand(*shape, *tensor.shape[2:])) for factor in gradient.fixed]
+    (table,) = combine([*gradient.factors, *fixed])
+    assert isinstance(table, Rows)
+    scale = gradient.scale
+    columns = table.columns if scale is None else table.columns * scale.to(table.columns.dtype)[..., None, None]
+    found = row_difference_sums(table.index, columns, seen.gradient, kept_only=distance.kept_only)
+    return {"absolute": found[0] + seen.absolute[:, None], "difference": found[1] + seen.squared[:, None]}
 
 
 def _fused_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:
     """Return the sums without building entries, where there is a kernel for it."""
     (factor, *others), fixed, scale = gradient.factors, gradient.fixed, gradient.scale
-    if "absolute" not in distance.entry_sums or others or not isinstance(factor, LowRank):
+    if others or not isinstance(factor, LowRank):
         return None
     if fixed and (distance.kept_only or scale is not None):  # the fixed part cannot be taken off the observed gradient
         return None
@@ -137,13 +174,14 @@ def _fused_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict
     observed = seen.gradient - dense(fixed)[:, 0] if fixed else seen.gradient
     rows = factor.rows if scale is None else factor.rows * scale.to(factor.rows.dtype)[..., None, None]
     absolute, squared = fused_sums(rows, factor.columns, observed, kept_only=distance.kept_only)
-    return {"absolute": absolute, "squared": squared}
+    return {"absolute": absolute, "difference": squared}
 
 
-def _sums_by_parts(gradient: _Gradient, seen: Observed, distance: Distance, candidates: int) -> dict[str, Tensor]:
+def _sums_by_parts(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor]:
     """Return the sums from entries, which are built for a part of the candidates at a time."""
-    step = max(1, MOST_ENTRIES // seen.gradient.numel())
-    parts = [gradient.part(slice(i, i + step)) for i in range(0, candidates, step)]
+    most = MOST_ENTRIES.get(seen.gradient.device.type, MOST_ENTRIES["cuda"])
+    step = max(1, most // seen.gradient.numel())
+    parts = [gradient.part(slice(i, i + step)) for i in range(0, gradient.factors[0].candidates, step)]
     pieces = [_entry_sums(part, seen, distance) for part in parts]
     return {key: torch.cat([piece[key] for piece in pieces], dim=1) for key in pieces[0]}
 
@@ -152,7 +190,7 @@ def _entry_sums(part: _Gradient, seen: Observed, distance: Distance) -> dict[str
     entries = part.dense()
     if "absolute" in distance.entry_sums:
         absolute, squared = difference_sums(entries, seen.gradient, kept_only=distance.kept_only)
-        return {"absolute": absolute, "squared": squared}
+        return {"absolute": absolute, "difference": squared}
     observed = seen.gradient[:, None]
     if distance.kept_only:
         entries = entries * (observed != 0)

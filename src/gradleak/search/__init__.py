@@ -5,7 +5,8 @@ from gradleak.search.beam import beam_search
 from gradleak.search.connectors import decode, encode
 from gradleak.search.exhaustive import refine
 from gradleak.search.genetic import Evolution, cross_partially_matched, evolve, shuffle_indexes, tournament
-from gradleak.search.learning import Learning, search_by_learning
+from gradleak.search.grid import Exchanges, Frame, Grid, GridFeatures, RowSurrogate
+from gradleak.search.learning import Learning, PooledMoves, search_by_learning
 from gradleak.search.memory import Remembered
 from gradleak.search.moves import (
     LAMP_MOVES,
@@ -32,11 +33,17 @@ __all__ = [
     "LAMP_MOVES",
     "Annealed",
     "Evolution",
+    "Exchanges",
     "Features",
     "Foretold",
+    "Frame",
+    "Grid",
+    "GridFeatures",
     "Learning",
     "Move",
+    "PooledMoves",
     "Remembered",
+    "RowSurrogate",
     "Schedule",
     "Surrogate",
     "TabuList",

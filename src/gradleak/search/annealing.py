@@ -22,6 +22,9 @@ Score = Callable[[Tensor], Tensor]
 Watcher = Callable[[int, "Annealed"], None]
 """Called with the number of iterations done and the best states so far."""
 
+Leave = Callable[[Sequence[int]], None]
+"""Called with the numbers of the problems that go on, counted among those that were there before."""
+
 # Random numbers are drawn, and the end is looked for, once for so many iterations.
 BLOCK = 16
 
@@ -30,8 +33,8 @@ class Propose(Protocol):
     """Makes other states out of given ones."""
 
     @property
-    def numbers(self) -> int:
-        """How many random numbers a proposal takes."""
+    def numbers(self) -> int | Sequence[int]:
+        """How many random numbers a proposal takes, or how many it takes for each problem."""
         ...
 
     def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
@@ -39,7 +42,8 @@ class Propose(Protocol):
 
         Args:
             states: where the starts are `[problems, starts, length]`.
-            numbers: uniform random numbers `[problems, starts, tries, numbers]`.
+            numbers: uniform random numbers `[problems, starts, tries, numbers]`; zeros after those of a problem that
+                takes fewer.
             heat: the temperature as a share of the first one, from 1 to 0.
         """
         ...
@@ -84,6 +88,15 @@ class Annealed:
         better = losses < self.losses
         return Annealed(torch.where(better[..., None], states, self.states), torch.where(better, losses, self.losses))
 
+    def of(self, problems: Sequence[int]) -> Annealed:
+        """Return what was found for some of the problems."""
+        return Annealed(self.states[problems], self.losses[problems])
+
+    def put(self, problems: Sequence[int], found: Annealed) -> Annealed:
+        """Return this with something else in place of some of the problems."""
+        where = torch.tensor(problems, device=self.losses.device)
+        return Annealed(self.states.index_copy(0, where, found.states), self.losses.index_copy(0, where, found.losses))
+
 
 class TabuList:
     """What was looked at of late, by all starts of a problem together.
@@ -106,6 +119,10 @@ class TabuList:
         self._seen[:, self._rounds % self._seen.shape[1]] = self._hash(states)
         self._rounds += 1
 
+    def keep(self, problems: Sequence[int]) -> None:
+        """Forget all other problems."""
+        self._seen = self._seen[problems]
+
     def has(self, states: Tensor) -> Tensor:
         """Tell which of the states `[problems, starts, tries, length]` are remembered."""
         seen = self._seen[:, : self._rounds].flatten(1)[:, None, None]
@@ -125,64 +142,142 @@ def anneal(
     enough: Tensor | float = -math.inf,
     span: float = math.inf,
     watch: Watcher | None = None,
+    leave: Leave | None = None,
 ) -> Annealed:
     """Go from state to state, downhill always and uphill with probability exp(−Δ/temperature), never back.
 
     Args:
         states: where to start `[problems, starts, length]`, whole numbers.
-        score: the loss of states.
+        score: the loss of states, of all starts or of some.
         propose: makes other states out of states.
         schedule: how to anneal.
         generators: each problem's source of randomness, on the CPU.
         enough: a problem is solved when one of its starts has a loss this small `[problems]`.
         span: no two states' losses differ by more; a step that will be taken whatever the loss is then not scored.
         watch: called after each iteration.
+        leave: called when problems that have ended leave the others, as soon as they are half of all: `score`,
+            `propose` and `watch` have to do with the rest alone from then on. Without it they stay.
     """
-    tabu = TabuList(states, schedule.tabu)
-    losses = score(states)
-    best = Annealed(states, losses)
-    known = True  # whether losses belong to states
-    failed = torch.zeros_like(losses, dtype=torch.long)
-    ended = (losses.amin(dim=1) <= enough)[:, None].expand_as(losses)
-    limit = schedule.failures * schedule.iterations
+    members = list(range(len(states)))
+    walk = _Walk(states, score(states), schedule, generators, torch.as_tensor(enough, device=states.device))
+    found = walk.best
     for iteration in range(schedule.iterations):
         step = iteration % BLOCK
         if not step:
-            if bool(ended.all()):
+            going = (~walk.ended.all(dim=1)).nonzero().flatten().tolist()
+            if not going:
                 break
-            chances, numbers = _draw(states, propose.numbers, schedule.tries, generators)
+            if leave is not None and 2 * len(going) <= len(members):
+                found = found.put(members, walk.best)
+                members = [members[place] for place in going]
+                leave(going)
+                going = walk.keep(going)
+            chances, numbers = walk.draw(propose.numbers, going)
         temperature = schedule.temperature * schedule.cooling**iteration
         tolerated = -temperature * chances[step].log()  # a rise up to here is accepted: u < exp(−Δ/T)
-        tried = propose(states, numbers[step], temperature / schedule.temperature)
-        proposal, possible = _first(tried, ~tabu.has(tried) & ~ended[..., None])
-        if float(tolerated.min()) >= span:
-            taken, known = possible, False
-        else:
-            tabu.add(proposal)
-            losses = losses if known else score(states)
-            proposed, known = score(torch.where(possible[..., None], proposal, states)), True
-            best = best.better_of(proposal, torch.where(possible, proposed, math.inf))
-            taken = possible & (proposed - losses < tolerated.to(losses.device))
-            losses = torch.where(taken, proposed, losses)
-        states = torch.where(taken[..., None], proposal, states)
-        failed = failed + ~taken
-        ended = (failed > limit) | (best.losses.amin(dim=1) <= enough)[:, None]
+        tried = propose(walk.states, numbers[step], temperature / schedule.temperature)
+        walk.step(tried, tolerated, span, score)
         if watch is not None:
-            watch(iteration + 1, best)
-    return best if known else best.better_of(states, score(states))
+            watch(iteration + 1, walk.best)
+    walk.look(score)
+    return found.put(members, walk.best)
 
 
-def _draw(states: Tensor, numbers: int, tries: int, generators: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
-    """Draw what the next iterations need, each problem's from its own stream.
+class _Walk:
+    """Where the starts of all problems are, and how they got there."""
 
-    Returns:
-        One number for each start `[iterations, problems, starts]`, on the CPU, and `numbers` for each of its proposals
-        `[iterations, problems, starts, tries, numbers]`, on the device of the states.
-    """
-    starts = states.shape[1]
-    drawn = torch.stack([torch.rand(BLOCK, starts, 1 + tries * numbers, generator=g) for g in generators], dim=1)
-    rest = drawn[..., 1:].reshape(*drawn.shape[:3], tries, numbers)
-    return drawn[..., 0].double(), rest.to(states.device)
+    def __init__(
+        self,
+        states: Tensor,
+        losses: Tensor,
+        schedule: Schedule,
+        generators: Sequence[torch.Generator],
+        enough: Tensor,
+    ) -> None:
+        self.states, self.losses, self.best = states, losses, Annealed(states, losses)
+        self.generators = list(generators)
+        self._tabu = TabuList(states, schedule.tabu)
+        self._tries, self._limit = schedule.tries, schedule.failures * schedule.iterations
+        self._enough = enough.expand(len(states))
+        self._failed = torch.zeros_like(losses, dtype=torch.long)
+        self._known = True  # whether losses belong to states
+        self._unseen = torch.zeros(len(states), dtype=torch.bool)  # whose last steps were taken without a look
+        self._going = torch.ones(len(states), dtype=torch.bool)
+
+    @property
+    def ended(self) -> Tensor:
+        """Which starts have failed too often, or belong to a problem that is solved `[problems, starts]`."""
+        return (self._failed > self._limit) | (self.best.losses.amin(dim=1) <= self._enough)[:, None]
+
+    def keep(self, problems: list[int]) -> list[int]:
+        """Go on with some of the problems alone; return their new numbers."""
+        self.states, self.losses, self.best = self.states[problems], self.losses[problems], self.best.of(problems)
+        self.generators = [self.generators[problem] for problem in problems]
+        self._enough, self._failed = self._enough[problems], self._failed[problems]
+        self._unseen = self._unseen[problems]
+        self._tabu.keep(problems)
+        return list(range(len(problems)))
+
+    def draw(self, numbers: int | Sequence[int], going: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Draw what the next iterations need, each problem's from its own stream; nothing for one that has ended.
+
+        Returns:
+            One number for each start `[iterations, problems, starts]`, on the CPU, and `numbers` for each of its
+            proposals `[iterations, problems, starts, tries, numbers]`, on the device of the states.
+        """
+        problems, starts = self.losses.shape
+        sizes = [numbers] * problems if isinstance(numbers, int) else numbers
+        chances = torch.zeros(BLOCK, problems, starts, dtype=torch.float64)
+        rest = torch.zeros(BLOCK, problems, starts, self._tries, max(sizes))
+        self._going = torch.zeros(problems, dtype=torch.bool).index_fill(0, torch.tensor(going), True)
+        for problem in going:
+            size = sizes[problem]
+            drawn = torch.rand(BLOCK, starts, 1 + self._tries * size, generator=self.generators[problem])
+            chances[:, problem] = drawn[..., 0]
+            rest[:, problem, ..., :size] = drawn[..., 1:].reshape(BLOCK, starts, self._tries, size)
+        return chances, rest.to(self.states.device)
+
+    def step(self, tried: Tensor, tolerated: Tensor, span: float, score: Score) -> None:
+        """Let every start take the first of its proposals that is not tabu, if it is accepted."""
+        proposal, possible = _first(tried, ~self._tabu.has(tried) & ~self.ended[..., None])
+        self._tabu.add(proposal)
+        certain = (tolerated >= span).all(dim=1)  # [problems]
+        if bool(certain.all()):
+            taken, self._known = possible, False
+        else:
+            self.look(score, ~certain)
+            taken = self._accepted(proposal, possible, tolerated, certain, score)
+        self._unseen = torch.where(self._going, certain, self._unseen)
+        self.states = torch.where(taken[..., None], proposal, self.states)
+        self._failed = self._failed + ~taken
+
+    def look(self, score: Score, problems: Tensor | bool = True) -> None:
+        """Score where problems are that went on without a look."""
+        unseen = self._unseen & problems
+        if bool(unseen.any()):
+            self.losses, self._known = self.losses if self._known else score(self.states), True
+            seen = unseen[:, None].to(self.losses.device)
+            self.best = self.best.better_of(self.states, torch.where(seen, self.losses, math.inf))
+
+    def _accepted(self, proposal: Tensor, possible: Tensor, tolerated: Tensor, certain: Tensor, score: Score) -> Tensor:
+        """Score proposals, and tell which starts go there `[problems, starts]`."""
+        asked = _asked(possible)
+        if not len(asked):
+            return possible
+        proposed = torch.full_like(self.losses, math.inf)
+        proposed[:, asked] = score(torch.where(possible[..., None], proposal, self.states)[:, asked])
+        certain = certain[:, None].to(possible.device)
+        self.best = self.best.better_of(proposal, torch.where(possible & ~certain, proposed, math.inf))
+        taken = possible & (certain | (proposed - self.losses < tolerated.to(self.losses.device)))
+        self.losses = torch.where(taken, proposed, self.losses)
+        return taken
+
+
+def _asked(possible: Tensor) -> Tensor:
+    """Return the starts that have a proposal to be scored. A GPU scores them all sooner than it would tell."""
+    if possible.device.type != "cpu":
+        return torch.arange(possible.shape[1], device=possible.device)
+    return possible.any(dim=0).nonzero().flatten()
 
 
 def _first(tried: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:

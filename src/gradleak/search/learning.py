@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from gradleak.search.annealing import Schedule, anneal
 from gradleak.search.genetic import Watch
 from gradleak.search.memory import hashes
 from gradleak.search.moves import Move, move_subsequence, move_token, swap
-from gradleak.search.surrogate import Features, Foretold, Surrogate
+from gradleak.search.surrogate import Features, Foretold
 
 Draw = Callable[[int], Tensor]
 """Draws so many random solutions `[count, places]`."""
@@ -24,8 +24,38 @@ MOVES: tuple[Move, ...] = (swap, move_token, move_subsequence)
 COOLED = 0.1  # the last temperature as a share of the first
 TRUST = 0.7  # share of an error that is expected nearby, too
 ZERO = 1e-9
+BLOCK = 64  # steps whose random numbers are drawn at once
 POOL = 4_096  # moves of each kind that a round draws from
 REPLACING = 0.1  # share of proposals that put another token in place of a repeated one
+
+
+class Propose(Protocol):
+    """Makes other solutions out of given ones, as `annealing.Propose` does, for one problem and one try."""
+
+    @property
+    def numbers(self) -> int:
+        """How many random numbers a proposal takes."""
+        ...
+
+    def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
+        """Return proposals `[1, chains, 1, places]`, from states `[1, chains, places]`."""
+        ...
+
+
+Moves = Callable[[torch.device], Propose]
+"""Draws what a round of annealing may propose, on a device."""
+
+
+class Learner(Protocol):
+    """Foretells distances, and is taught by comparisons: a `Surrogate` or what works like one."""
+
+    def learn(self, solutions: Tensor, lacking: Tensor, weights: Tensor) -> None:
+        """Take more solutions into account (see `Surrogate.learn`)."""
+        ...
+
+    def fit(self) -> Foretold:
+        """Return what was learnt."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +71,6 @@ class Learning:
         elite: how many best solutions those start from.
         steps: how long they are annealed.
         heat: their first temperature, as a share of how foretold distances vary.
-        reach: how far apart tokens are whose order the surrogate looks at.
-        ridge: see `Surrogate`.
     """
 
     first: int = 2_000
@@ -53,14 +81,13 @@ class Learning:
     elite: int = 60
     steps: int = 2_000
     heat: float = 0.05
-    reach: int = 2
-    ridge: float = 3.0
 
 
 def search_by_learning(
     draw: Draw,
     compare: Compare,
-    kinds: int,
+    learner: Learner,
+    moves: Moves,
     settings: Learning,
     generator: torch.Generator,
     *,
@@ -72,14 +99,14 @@ def search_by_learning(
     Args:
         draw: where it starts.
         compare: what is minimised, and what it depends on.
-        kinds: how many kinds of tokens there are.
+        learner: foretells what was not compared.
+        moves: lead from solutions to others.
         settings: how to search.
         generator: source of randomness, on the CPU.
         enough: a distance that needs no improvement.
         watch: told the best solution after every round.
     """
     fresh = torch.unique(draw(settings.first), dim=0)
-    surrogate = Surrogate(Features(fresh.shape[1], kinds, settings.reach), settings.ridge)
     seen, elite, unchanged = hashes(fresh[:0]), None, 0
     for number in range(settings.rounds + 1):
         distances, lacking = compare(fresh)
@@ -92,8 +119,8 @@ def search_by_learning(
             watch(elite.solutions[0], elite.lowest)
         if elite.lowest <= enough or unchanged >= settings.patience or number == settings.rounds:
             break
-        surrogate.learn(fresh, lacking, distances.clamp(min=enough + ZERO) ** -2)  # what is near matters most
-        reached = _annealed(surrogate.fit(), elite, draw, settings, generator)
+        learner.learn(fresh, lacking, distances.clamp(min=enough + ZERO) ** -2)  # what is near matters most
+        reached = _annealed(learner.fit(), elite, draw, moves, settings, generator)
         fresh = reached[~torch.isin(hashes(reached), seen)][: settings.asked]
         if not len(fresh):
             break
@@ -129,7 +156,7 @@ class _Compared:
 
 
 def _annealed(
-    foretold: Foretold, elite: _Compared, draw: Draw, settings: Learning, generator: torch.Generator
+    foretold: Foretold, elite: _Compared, draw: Draw, moves: Moves, settings: Learning, generator: torch.Generator
 ) -> Tensor:
     """Return solutions that should be near the goal, none twice, the nearest first.
 
@@ -141,17 +168,32 @@ def _annealed(
     errors = foretold.base.new_zeros(len(starts), len(foretold.base))
     anchored = half // 2
     errors[:anchored] = TRUST * foretold.errors(starts[:anchored], old.lacking[:anchored])
-    schedule = Schedule(
-        temperature=max(ZERO, settings.heat * float(foretold(starts).std())),
-        cooling=COOLED ** (1 / settings.steps),
-        iterations=settings.steps,
-        failures=1.0,
-        tabu=1,
-        tries=1,
-    )
-    proposals = PooledMoves.draw(foretold.features, generator, device)
-    reached = anneal(starts[None], foretold.corrected(errors), proposals, schedule, [generator])
-    return _different(reached.states[0].cpu()[reached.losses[0].cpu().argsort(stable=True)])
+    states, losses = _cooled(starts, foretold.corrected(errors), moves(device), settings, generator)
+    return _different(states.cpu()[losses.cpu().argsort(stable=True)])
+
+
+def _cooled(
+    states: Tensor, score: Foretold, propose: Propose, settings: Learning, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Anneal chains `[chains, places]`; return the best that each has passed through, and what is foretold of it.
+
+    A step costs next to nothing here, so that nothing is remembered and every chain takes every step: unlike in
+    `anneal`, whose steps are passes through a network.
+    """
+    losses = score(states)
+    best, lowest = states, losses
+    heat = max(ZERO, settings.heat * float(losses.std(correction=0)))
+    for step in range(settings.steps):
+        if step % BLOCK == 0:
+            drawn = torch.rand(BLOCK, len(states), 1 + propose.numbers, generator=generator).to(states.device)
+        numbers, temperature = drawn[step % BLOCK], COOLED ** (step / settings.steps)
+        proposed = propose(states[None], numbers[None, :, None, 1:], temperature)[0, :, 0]
+        reached = score(proposed)
+        taken = reached - losses < -heat * temperature * numbers[:, 0].log()  # u < exp(−Δ/T)
+        states, losses = torch.where(taken[:, None], proposed, states), torch.where(taken, reached, losses)
+        better = losses < lowest
+        best, lowest = torch.where(better[:, None], states, best), torch.where(better, losses, lowest)
+    return best, lowest
 
 
 def _different(solutions: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ through the network.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,19 @@ ENTRIES = 256  # directions of the gradient that are modelled at most: those in 
 DIRECTIONS = 128  # directions that foretell a distance at most: those that are foretold best
 LEAST_NOISE = 1e-2  # no direction is trusted more than one with this share of the largest error
 ZERO = 1e-30
+
+
+class Consists(Protocol):
+    """Says what solutions consist of."""
+
+    @property
+    def count(self) -> int:
+        """How many features there are."""
+        ...
+
+    def __call__(self, solutions: Tensor) -> Tensor:
+        """Return the numbers of the features of solutions `[count, places]`, equally many for each."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class Foretold:
         view: the directions, of those in which a gradient is given `[entries, directions]`.
     """
 
-    features: Features
+    features: Consists
     table: Tensor
     base: Tensor
     view: Tensor
@@ -96,7 +110,7 @@ class Surrogate:
         ridge: how strongly coefficients are drawn to zero, in solutions of average weight.
     """
 
-    def __init__(self, features: Features, ridge: float = 3.0) -> None:
+    def __init__(self, features: Consists, ridge: float = 3.0) -> None:
         self.features = features
         self._ridge = ridge
         self._solutions = 0
@@ -111,16 +125,19 @@ class Surrogate:
             lacking: the goal's gradient minus theirs `[count, entries]`.
             weights: how much each counts `[count]`.
         """
+        self.learn_features(self.features(solutions.to(lacking.device)), lacking, weights)
+
+    def learn_features(self, rows: Tensor, lacking: Tensor, weights: Tensor) -> None:
+        """Take into account what has the features of these numbers `[count, features of one]` (see `learn`)."""
         if self._basis is None:
             self._basis = _main_directions(lacking)
-        rows = self.features(solutions.to(lacking.device))
         present = lacking.new_zeros(len(rows), self.features.count).scatter_add_(
             1, rows, lacking.new_ones(()).expand(rows.shape)
         )
         known = torch.cat([torch.ones_like(weights)[:, None], present, lacking @ self._basis], dim=1)
         moments = known.T @ (weights[:, None] * known)
         self._moments = moments if self._moments is None else self._moments + moments
-        self._solutions += len(solutions)
+        self._solutions += len(rows)
 
     def fit(self) -> Foretold:
         """Return what was learnt."""
