@@ -317,6 +317,23 @@ def test_victims_find_side_by_side_what_each_finds_alone(
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
+def test_no_more_victims_are_attacked_together_than_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    update, _ = sent(model(), ["dog"], [1])
+    room = 2.5 * edr_module.COPIES * sum(tensor.nbytes for tensor in update.tensors.values())
+    monkeypatch.setattr(edr_module, "free_bytes", lambda _: int(room))
+    sizes: list[int] = []
+    matcher = edr_module.Matcher
+
+    def counted(target: Target, gradients: list[Any], *arguments: Any) -> Matcher:
+        sizes.append(len(gradients))
+        return matcher(target, gradients, *arguments)
+
+    monkeypatch.setattr(edr_module, "Matcher", counted)
+    many([["dog"], ["cat"], ["mat"], ["red"], ["big"]], **QUICK)
+    assert sizes == [2, 2, 1]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_victims_share_calls_and_leave_when_they_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, int, int]] = []
     call = Matcher.__call__

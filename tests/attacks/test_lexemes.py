@@ -162,7 +162,8 @@ def test_problems_of_different_sizes_move_as_each_does_alone() -> None:
     numbers = torch.rand(3, 1, 300, max(together.numbers), generator=torch.Generator().manual_seed(0))
     for heat in (0.0, 0.5, 1.0):
         for kept in ([0, 1, 2], [1, 2]):
-            found = together.of(kept)(filled[kept], numbers[kept], heat)
+            some = together.of(kept)
+            found = some(filled[kept], numbers[kept, ..., : max(some.numbers)], heat)
             for place, problem in enumerate(kept):
                 alone = LexemeMoves([every[problem]])
                 own = numbers[problem : problem + 1, ..., : alone.numbers[0]]

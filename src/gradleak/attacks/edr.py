@@ -22,7 +22,7 @@ from gradleak.attacks.puzzle import Puzzle
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
-from gradleak.matching import L2L1, Cosine, Distance, Matcher
+from gradleak.matching import L2L1, Cosine, Distance, Matcher, free_bytes
 from gradleak.search import Annealed, Schedule, anneal
 from gradleak.targets import Target
 
@@ -34,6 +34,7 @@ PUBLISHED = {1: (300.0, 0.95, 3_000), 2: (400.0, 0.99, 4_000), 4: (500.0, 0.99, 
 # CPU they take turns: leaving one out of a call would copy the gradients of all the others.
 TOGETHER = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 ONE_BY_ONE = frozenset({"cpu"})
+COPIES = 40  # room for so many copies of a gradient makes a place for one more victim
 LEAST = {"starts": 1, "adjusted": 1, "adjustments": 0, "attempts": 1, "lengths_tried": 1}
 
 
@@ -242,4 +243,6 @@ def _groups(target: Target, quests: Sequence[Quest]) -> list[list[int]]:
     groups: dict[int, list[int]] = {}
     for number, quest in enumerate(quests):
         groups.setdefault(bisect_left(TOGETHER, quest.puzzles[0].slots.ids.shape[-1]), []).append(number)
-    return list(groups.values())
+    gradient = sum(tensor.nbytes for tensor in quests[0].victim.gradient.values())
+    most = max(1, free_bytes(target.device) // (COPIES * gradient))
+    return [members[first : first + most] for members in groups.values() for first in range(0, len(members), most)]

@@ -144,7 +144,9 @@ class LexemeMoves:
         if bool((self._moves == 4).any()):
             replaced = self._replaced(tokens, taken, _below(self._kinds, new))
             proposals = torch.where((move == 3)[..., None], replaced, proposals)
-        keys = torch.where(self._inside, shuffle_blocks(ranks, numbers[..., 5:]), ranks)  # what is outside comes last
+        drawn = numbers[..., 5:]  # fewer than places, if the longest problem has left
+        shuffled_ranks = shuffle_blocks(ranks.clamp(max=drawn.shape[-1] - 1), drawn)
+        keys = torch.where(self._inside, shuffled_ranks, ranks)  # what is outside comes last
         return torch.where((shuffled < heat)[..., None], in_order(tokens, keys), proposals)
 
     def of(self, problems: Sequence[int]) -> LexemeMoves:
