@@ -71,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--defense", action="append", default=[], help="one cell each; none if left out")
     parser.add_argument("--fuzz", type=int, default=0, help="so many random batches in place of the cells")
     parser.add_argument("--attack", default="sieve")
+    parser.add_argument("--prior", help="sieve's prior where it is not its own: none, a directory or a hub id")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
@@ -93,7 +94,8 @@ def _work(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for dropout in arguments.dropout.split(","):
             for defense in arguments.defense or [None]:
                 words = [Path(arguments.data).stem, Path(arguments.model).name, arguments.embeddings, f"B={size}"]
-                cell = " ".join([*words, f"dropout={dropout}", *([defense] if defense else [])])
+                words += [f"dropout={dropout}", *([defense] if defense else [])]
+                cell = " ".join([*words, *([f"prior={arguments.prior}"] if arguments.prior else [])])
                 for number, start in enumerate(range(0, len(rows) - size + 1, size)):
                     batch = rows[start : start + size]
                     items.append(
@@ -165,7 +167,7 @@ def _run(item: dict[str, Any]) -> dict[str, Any]:
     update = client.update(item["texts"], labels)
     if item["defense"]:
         update = parse_defense(item["defense"]).apply(update, torch.Generator().manual_seed(item["batch"]))
-    attack = find_attack(options["attack"])()
+    attack = find_attack(options["attack"])(**({"prior": options["prior"]} if options["prior"] else {}))
     started = time.perf_counter()
     found = attack(target, update)
     seconds = time.perf_counter() - started

@@ -7,7 +7,7 @@ from sieve_tools import LABELS, TEXTS, ids_of, sent, wider_target
 from gradleak.attacks import find_attack
 from gradleak.attacks.sieve.batches import read_batch
 from gradleak.attacks.sieve.inputs import first_inputs
-from gradleak.attacks.sieve.robust import common_rows
+from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.sorting import grouped, pursue_words
 from gradleak.defenses import parse_defense
 from gradleak.exchange import Knowledge
@@ -30,7 +30,7 @@ def test_words_that_were_fed_are_pursued_and_others_are_not_sure() -> None:
     positions = torch.arange(1, len(tokens) + 1)
     basis = torch.linalg.qr(inputs(tokens, positions).T)[0]
     words = torch.arange(5, len(target.word_embeddings))
-    found = pursue_words(inputs, basis, words, common_rows(target, inputs, words), 16)
+    found = pursue_words(inputs, basis, words, Seen(target, inputs, {}, words, 16).common, 16)
     assert set(found.best().tokens.tolist()) == set(tokens.tolist())
     assert len(found.tokens) > found.sure
 
@@ -74,16 +74,8 @@ def test_every_step_is_told_so_that_a_clock_can_end_it() -> None:
     gradient = parse_defense("sign").apply(Client(target).update(TEXTS, LABELS), torch.Generator()).tensors
     words = torch.arange(5, len(target.word_embeddings))
     told: list[tuple[int, float]] = []
-    found = read_batch(
-        target,
-        inputs,
-        gradient,
-        words,
-        common_rows(target, inputs, words),
-        16,
-        3,
-        lambda sentences, distance: told.append((len(sentences), distance)),
-    )
+    tell = lambda sentences, distance: told.append((len(sentences), distance))  # noqa: E731
+    found = read_batch(Seen(target, inputs, gradient, words, 16, tell), 3)
     assert found is not None
     assert {count for count, _ in told} == {3}
     assert found.distance <= told[-1][1]  # that of the batch, once there is one

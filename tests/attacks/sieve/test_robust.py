@@ -10,6 +10,7 @@ from sieve_tools import ids_of, wider_target
 from gradleak.attacks.sieve.inputs import first_inputs
 from gradleak.attacks.sieve.polish import polish
 from gradleak.attacks.sieve.robust import Judge, read_noisy
+from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.spikes import edge_by_median, spikes
 from gradleak.defenses import parse_defense
 from gradleak.federation import Client
@@ -39,7 +40,7 @@ def test_spikes_are_what_stands_out_of_noise_and_nothing_stands_out_of_noise_alo
 def test_a_sentence_is_read_exactly_through_a_defense_with_nothing_known(defense: str) -> None:
     target = wider_target()
     text = "a big dog ran on the mat"
-    found = read_noisy(target, first_inputs(target), defended(target, text, defense), words_of(target), 16, None)
+    found = read_noisy(seen_by(target, defended(target, text, defense)), None)
     assert found is not None
     assert found[0] == ids_of(target, [text])[0]
 
@@ -47,7 +48,7 @@ def test_a_sentence_is_read_exactly_through_a_defense_with_nothing_known(defense
 def test_a_known_length_is_kept() -> None:
     target = wider_target()
     gradient = defended(target, "the big dog ran on", "noise")
-    found = read_noisy(target, first_inputs(target), gradient, words_of(target), 16, 5)
+    found = read_noisy(seen_by(target, gradient), 5)
     assert found is not None
     assert len(found[0]) == 5
 
@@ -55,7 +56,7 @@ def test_a_known_length_is_kept() -> None:
 def test_fillers_are_the_words_that_a_sentence_lacks() -> None:
     target = wider_target()
     text = "the big dog ran on"
-    judge = Judge(target, first_inputs(target), defended(target, text, "noise"), words_of(target))
+    judge = Judge(seen_by(target, defended(target, text, "noise")))
     truth = torch.tensor(ids_of(target, [text])[0])
     for place in range(1, len(truth) - 1):
         hole = truth.clone()
@@ -67,16 +68,16 @@ def test_polish_repairs_length_order_and_words_of_a_start() -> None:
     target = wider_target()
     text = "the big dog ran on the mat"
     gradient = defended(target, text, "noise")
-    judge = Judge(target, first_inputs(target), gradient, words_of(target))
+    seen = seen_by(target, gradient)
     truth = torch.tensor(ids_of(target, [text])[0])
     shorter = truth[[0, 1, 3, 2, 4, 5, 6, 8]]
-    sentence, distance = polish(gradient, judge, [shorter], 16, resize=True)
+    sentence, distance = polish(seen, Judge(seen), [shorter], resize=True)
     assert sentence.tolist() == truth.tolist()
     assert distance < 0.5
 
 
-def words_of(target: Target) -> torch.Tensor:
-    return torch.arange(5, len(target.word_embeddings))
+def seen_by(target: Target, gradient: Mapping[str, torch.Tensor]) -> Seen:
+    return Seen(target, first_inputs(target), gradient, torch.arange(5, len(target.word_embeddings)), 16)
 
 
 def defended(target: Target, text: str, defense: str) -> Mapping[str, torch.Tensor]:

@@ -17,12 +17,13 @@ from gradleak.attacks.sieve.inputs import Inputs, first_inputs
 from gradleak.attacks.sieve.labels import read_labels
 from gradleak.attacks.sieve.masked import read_masked
 from gradleak.attacks.sieve.peeling import read_plain
-from gradleak.attacks.sieve.polish import Teller
 from gradleak.attacks.sieve.robust import read_changed
+from gradleak.attacks.sieve.seen import Teller
 from gradleak.attacks.sieve.subspace import Subspace, row_space
 from gradleak.attacks.sieve.verify import difference, reproduces
 from gradleak.errors import GradleakError
 from gradleak.exchange import Glimpse, Knowledge, Reporter
+from gradleak.priors import load_prior
 from gradleak.targets import Target
 
 __all__ = ["HIDDEN", "Sieve", "dropout_is_off", "first_inputs", "possible_words", "reproduces", "row_space"]
@@ -65,6 +66,8 @@ class Sieve(Attack):
 
     Attributes:
         starts: how many beginnings of sentences are tried, at most, before peeling gives up.
+        prior: a language model that proposes words where noise hides them: `embedded`, `none`, or the directory or hub
+            id of another, which then only decides between sentences that the update does not tell apart.
     """
 
     name: ClassVar[str] = "sieve"
@@ -73,6 +76,7 @@ class Sieve(Attack):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fast": {"starts": 100}}
 
     starts: int = 600
+    prior: str = "embedded"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +161,8 @@ class Sieve(Attack):
         return Reading(sentences, labels, 0.0 if verified else loss, notes, verified)
 
     def _changed(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor, tell: Teller) -> Reading:
-        found = read_changed(target, inputs, victim.gradient, words, victim.knowledge, tell)
+        prior = None if self.prior == "none" else load_prior(self.prior, target)
+        found = read_changed(target, inputs, victim.gradient, words, victim.knowledge, tell, prior)
         if found is None:
             return Reading(notes=[HIDDEN])
         sentences = [tuple(ids) for ids in found.sentences]

@@ -8,7 +8,7 @@ decides between the sentences that are left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.completion import Sent, completed
 from gradleak.attacks.sieve.edits import inside, neighbours
-from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.labels import padded
 from gradleak.attacks.sieve.layered import LayeredTest, likeliest
-from gradleak.attacks.sieve.polish import Teller
+from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.sorting import Found, affinities, grouped, pursue_words
 from gradleak.attacks.sieve.spikes import spikes
 from gradleak.matching import Candidates, Cosine, Matcher
@@ -55,69 +54,44 @@ class Batch:
     distance: float
 
 
-def read_batch(
-    target: Target,
-    inputs: Inputs,
-    gradient: Mapping[str, Tensor],
-    words: Tensor,
-    common: Tensor,
-    longest: int,
-    count: int,
-    tell: Teller | None = None,
-) -> Batch | None:
+def read_batch(seen: Seen, count: int) -> Batch | None:
     """Read so many sentences from a changed update; None if nothing stands out of it.
 
-    Args:
-        target: the model.
-        inputs: the tables of x(t, p).
-        gradient: gradients by name.
-        words: the ids that may stand inside a text.
-        common: rows that all texts share.
-        longest: the most tokens of a sentence.
-        count: how many sentences there are.
-        tell: called before every step with the sentences and how close they come: by what of a sentence's contexts does
-            not stand out, and in the end by the distance of the gradients.
+    Whoever listens is told how close they come: by what of a sentence's contexts does not stand out, and in the end by
+    the distance of the gradients.
     """
-    sent = Sent([part.weight_in(gradient) for part in inputs.maps])
+    target, inputs, words = seen.target, seen.inputs, seen.words
+    sent = Sent([part.weight_in(seen.gradient) for part in inputs.maps])
     basis = _signal(sent)
-    test = LayeredTest(target, inputs, gradient)
+    test = LayeredTest(target, inputs, seen.gradient)
     if basis is None or basis.shape[1] >= inputs.width or not test.depth:
         return None
     ends = torch.tensor(target.special_tokens[1][-1:], device=words.device, dtype=torch.long)
-    found = pursue_words(inputs, basis, torch.cat([words, ends]), common, longest)
+    found = pursue_words(inputs, basis, torch.cat([words, ends]), seen.common, seen.longest)
     if not found.sure:
         return None
-    starts = [_sorted(target, found, alike, count, longest) for alike in affinities(target, inputs, sent, found)]
+    ways = affinities(target, inputs, sent, found)
+    starts = [_sorted(target, found, alike, count, seen.longest) for alike in ways]
     start = max(starts, key=lambda sentences: float(_shares(test, sentences).mean()))
-    vocabulary = _Vocabulary(target, inputs, basis, words, common, found.tokens, longest)
-    search = _Search(test, vocabulary, longest, tell)
-    return _polished(Matcher(target, [gradient], Cosine()), search, search.settled(search.peeled(start)))
+    search = _Search(seen, test, _Vocabulary(seen, basis, found.tokens))
+    return _polished(Matcher(target, [seen.gradient], Cosine()), search, search.settled(search.peeled(start)))
 
 
-def refined(
-    target: Target,
-    inputs: Inputs,
-    gradient: Mapping[str, Tensor],
-    words: Tensor,
-    common: Tensor,
-    longest: int,
-    sentence: Sequence[int],
-    tell: Teller | None = None,
-    *,
-    resize: bool = True,
-) -> Batch | None:
+def refined(seen: Seen, sentence: Sequence[int], *, resize: bool = True) -> Batch | None:
     """Read an update of one sentence better than it was read; None if nothing stands out of it.
 
-    Arguments are those of `read_batch`, the sentence so far, and whether its length may change.
+    Args:
+        seen: the update.
+        sentence: the sentence so far.
+        resize: whether its length may change.
     """
-    basis = _signal(Sent([part.weight_in(gradient) for part in inputs.maps]))
-    test = LayeredTest(target, inputs, gradient)
+    basis = _signal(Sent([part.weight_in(seen.gradient) for part in seen.inputs.maps]))
+    test = LayeredTest(seen.target, seen.inputs, seen.gradient)
     if basis is None or not test.depth:
         return None
-    start = torch.tensor(sentence, device=words.device)
-    vocabulary = _Vocabulary(target, inputs, basis, words, common, start, longest)
-    search = _Search(test, vocabulary, longest, tell, resize=resize)
-    return _polished(Matcher(target, [gradient], Cosine()), search, search.settled([start]))
+    start = torch.tensor(sentence, device=seen.words.device)
+    search = _Search(seen, test, _Vocabulary(seen, basis, start), resize=resize)
+    return _polished(Matcher(seen.target, [seen.gradient], Cosine()), search, search.settled([start]))
 
 
 def _signal(sent: Sent) -> Tensor | None:
@@ -155,20 +129,12 @@ def _shares(test: LayeredTest, sentences: Sequence[Tensor]) -> Tensor:
 class _Vocabulary:
     """The words that are tried at each place of a sentence: all that were found, and some that may have been missed."""
 
-    def __init__(
-        self,
-        target: Target,
-        inputs: Inputs,
-        basis: Tensor,
-        words: Tensor,
-        common: Tensor,
-        found: Tensor,
-        longest: int,
-    ) -> None:
-        self._target, self._inputs, self._basis, self._words, self._common = target, inputs, basis, words, common
-        ends = torch.tensor(target.special_tokens[1], device=words.device, dtype=torch.long)
+    def __init__(self, seen: Seen, basis: Tensor, found: Tensor) -> None:
+        self._target, self._inputs, self._basis = seen.target, seen.inputs, basis
+        self._words, self._common = seen.words, seen.common
+        ends = torch.tensor(seen.target.special_tokens[1], device=found.device, dtype=torch.long)
         self._found = found[~torch.isin(found, ends)]
-        self._places = torch.arange(longest, device=words.device)
+        self._places = torch.arange(seen.longest, device=found.device)
 
     def beside(self, sentences: Sequence[Tensor]) -> Tensor:
         """Return words for all places `[places, words]`, given the sentences so far.
@@ -190,10 +156,8 @@ class _Vocabulary:
 class _Search:
     """Changes sentences one by one, as long as more of their contexts stands out of the update."""
 
-    def __init__(
-        self, test: LayeredTest, vocabulary: _Vocabulary, longest: int, tell: Teller | None, *, resize: bool = True
-    ) -> None:
-        self.test, self._vocabulary, self._longest, self._tell, self._resize = test, vocabulary, longest, tell, resize
+    def __init__(self, seen: Seen, test: LayeredTest, vocabulary: _Vocabulary, *, resize: bool = True) -> None:
+        self.seen, self.test, self._vocabulary, self._resize = seen, test, vocabulary, resize
 
     def peeled(self, sentences: Sequence[Tensor]) -> list[Tensor]:
         """Climb from each sentence, the surest first, beside those that were found before."""
@@ -220,7 +184,7 @@ class _Search:
         most, idle = float(test(sentence[None])), 0
         seen = {tuple(sentence.tolist())}
         for _ in range(STEPS):
-            self.tell([*sentences[:number], best, *sentences[number + 1 :]], 1 - most)
+            self.seen.told([*sentences[:number], best, *sentences[number + 1 :]], 1 - most)
             tried, shares = likeliest(test, self._neighbours(sentence, tokens), BREADTH)
             fresh = [n for n, ids in enumerate(tried) if tuple(ids.tolist()) not in seen]
             if not fresh:
@@ -240,12 +204,7 @@ class _Search:
         return likeliest(self.test, self._neighbours(sentences[number], tokens), COMPARED)
 
     def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
-        return neighbours(self.test.target, sentence, tokens, self._longest, resize=self._resize)
-
-    def tell(self, sentences: Sequence[Tensor], distance: float) -> None:
-        """Tell the sentences so far."""
-        if self._tell is not None:
-            self._tell(sentences, distance)
+        return neighbours(self.test.target, sentence, tokens, self.seen.longest, resize=self._resize)
 
 
 def _polished(matcher: Matcher, search: _Search, sentences: Sequence[Tensor]) -> Batch:
@@ -260,7 +219,7 @@ def _polished(matcher: Matcher, search: _Search, sentences: Sequence[Tensor]) ->
     open_ones = set(range(count))
     for _ in range(ROUNDS):
         for number in sorted(open_ones):
-            search.tell(sentences, batch.distance)
+            search.seen.told(sentences, batch.distance)
             tried, passed = search.near(sentences, number)
             held = matcher.holding(_candidates(matcher.target, [batch.sentences], [batch.labels]), number)
             labels = [[batch.labels[number]] for _ in tried]

@@ -7,7 +7,7 @@ hundred times more than a look at the row space, which therefore chooses what is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.edits import inside, reordered, shortened
 from gradleak.attacks.sieve.labels import padded
+from gradleak.attacks.sieve.seen import Seen, Teller
 from gradleak.matching import Candidates, Cosine, Matcher
 
 if TYPE_CHECKING:
     from gradleak.attacks.sieve.robust import Judge
 
-Teller = Callable[[Sequence[Tensor], float], None]
-"""Is told the sentences so far, and how close they come."""
+__all__ = ["Comparison", "Teller", "polish"]
 
 POOL = 64
 """How many tokens of each place, of the whole vocabulary, are candidates for any place."""
@@ -42,34 +42,23 @@ STEPS = 30
 """How many changes a round makes at most."""
 
 
-def polish(
-    gradient: Mapping[str, Tensor],
-    judge: Judge,
-    starts: Sequence[Tensor],
-    longest: int,
-    *,
-    resize: bool,
-    tell: Teller | None = None,
-) -> tuple[Tensor, float]:
+def polish(seen: Seen, judge: Judge, starts: Sequence[Tensor], *, resize: bool) -> tuple[Tensor, float]:
     """Return the sentence that is found from the best start, and the cosine distance of its gradient to the update.
 
     Args:
-        gradient: gradients by name.
+        seen: the update.
         judge: tells which changes are worth comparing.
         starts: sentences of one or several lengths.
-        longest: the most tokens.
         resize: whether the number of tokens may change.
-        tell: called with the sentence and how close it comes, before every step.
     """
-    comparison = Comparison(gradient, judge, starts)
+    comparison = Comparison(seen.gradient, judge, starts)
     sentence, least = comparison.best(starts)
     for _ in range(ROUNDS):
         before = sentence
         narrow = judge.among(_pool(judge, sentence))
         for _ in range(STEPS):
-            if tell is not None:
-                tell([sentence], least)
-            tried = _neighbours(narrow, sentence, longest, resize=resize)
+            seen.told([sentence], least)
+            tried = _neighbours(narrow, sentence, seen.longest, resize=resize)
             better, loss = comparison.best(tried) if tried else (sentence, least)
             if loss >= least - 1e-9:
                 break

@@ -3,7 +3,8 @@
 The row space of such a gradient is no longer exact: every singular value is there, and those of the text stand out
 above the edge that noise alone would reach (Marchenko & Pastur 1967). Instead of asking whether x(t, p) lies in the row
 space, this asks how much of what stands out the tokens of a sentence explain, in the inputs of several maps at once.
-What is read so is then changed word by word as long as its own gradient comes closer to the update (`polish.py`).
+What is read so is then changed word by word as long as its own gradient comes closer to the update (`polish.py`). Where
+there is noise, and what was read leaves more than noise, words are proposed in other ways (`matched.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from gradleak.attacks.sieve.batches import Batch, read_batch, refined
 from gradleak.attacks.sieve.completion import count_sentences
 from gradleak.attacks.sieve.forward import captured_inputs
 from gradleak.attacks.sieve.inputs import Inputs
-from gradleak.attacks.sieve.polish import Teller, polish
+from gradleak.attacks.sieve.likelihood import noise_share
+from gradleak.attacks.sieve.matched import read_matched
+from gradleak.attacks.sieve.polish import polish
+from gradleak.attacks.sieve.seen import Seen, Teller
 from gradleak.attacks.sieve.spikes import Spikes, spikes
 from gradleak.exchange import Knowledge
+from gradleak.priors import Prior
 from gradleak.targets import Projection, Target
 
 LONGEST = 64
@@ -32,23 +37,24 @@ LIKELIEST = 200
 LENGTHS = 3
 """How many places of the end of a sentence are tried."""
 
+NOISY, DROWNED = 0.003, 0.5
+"""Shares of an update's squared norm that are noise: from the first on noise is what has changed it, from the second on
+no word stands out of the first layer."""
+
 
 class Judge:
     """How much of the spikes of several maps a sentence explains.
 
     Args:
-        target: the model.
-        inputs: the tables of x(t, p).
-        gradient: gradients by name.
-        words: the ids that may stand inside a text.
+        seen: the update.
     """
 
-    def __init__(self, target: Target, inputs: Inputs, gradient: Mapping[str, Tensor], words: Tensor) -> None:
-        self.target, self.inputs, self.words = target, inputs, words
-        self.first = spikes([part.weight_in(gradient) for part in inputs.maps])
-        self.common = common_rows(target, inputs, words)
+    def __init__(self, seen: Seen) -> None:
+        self.target, self.inputs, self.words, self.common = seen.target, seen.inputs, seen.words, seen.common
+        gradient = seen.gradient
+        self.first = spikes([part.weight_in(gradient) for part in self.inputs.maps])
         self.later: dict[str, Spikes] = {}
-        for parts in _later_maps(target):
+        for parts in _later_maps(self.target):
             if all(part.weight in gradient for part in parts):
                 found = spikes([part.weight_in(gradient) for part in parts])
                 if found is not None:
@@ -101,48 +107,52 @@ def read_changed(
     words: Tensor,
     known: Knowledge,
     tell: Teller | None = None,
+    prior: Prior | None = None,
 ) -> Batch | None:
     """Read a changed update of one or several sentences; None if nothing stands out of it.
 
     How many there are is counted (`completion.py`) where it is not known.
     """
     longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
+    seen = Seen(target, inputs, gradient, words, longest, tell)
     count = known.sequences or count_sentences(target, gradient) or 1
-    common = common_rows(target, inputs, words)
-    layered = len(inputs.maps) > 1 and target.task == "classification"
-    if count > 1 and layered:
-        batch = read_batch(target, inputs, gradient, words, common, longest, count, tell)
+    if count > 1 and _layered(seen):
+        batch = read_batch(seen, count)
         if batch is not None:
             return batch
     length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
-    found = read_noisy(target, inputs, gradient, words, longest, length, tell)
+    noise = noise_share(seen) if count == 1 and target.task == "classification" else 0.0
+    if noise > DROWNED:
+        return read_matched(seen, None, prior, length)
+    found = read_single(seen, length)
+    if noise > NOISY:
+        return read_matched(seen, found, prior, length)
+    return found
+
+
+def read_single(seen: Seen, length: int | None) -> Batch | None:
+    """Read one sentence by what stands out of the layers; None if nothing does."""
+    found = read_noisy(seen, length)
     if found is None:
         return None
     sentence, distance = found
-    better = None
-    if layered:
-        resize = length is None
-        better = refined(target, inputs, gradient, words, common, longest, sentence, tell, resize=resize)
+    better = refined(seen, sentence, resize=length is None) if _layered(seen) else None
     return better or Batch([list(sentence)], [], distance)
 
 
-def read_noisy(
-    target: Target,
-    inputs: Inputs,
-    gradient: Mapping[str, Tensor],
-    words: Tensor,
-    longest: int,
-    length: int | None,
-    tell: Teller | None = None,
-) -> tuple[tuple[int, ...], float] | None:
+def _layered(seen: Seen) -> bool:
+    return len(seen.inputs.maps) > 1 and seen.target.task == "classification"
+
+
+def read_noisy(seen: Seen, length: int | None) -> tuple[tuple[int, ...], float] | None:
     """Read one sentence from a changed update; return it and how far its gradient is from the update."""
-    judge = Judge(target, inputs, gradient, words)
+    judge = Judge(seen)
     if judge.first is None:
         return None
-    lengths = _lengths(judge, longest) if length is None else [length]
+    lengths = _lengths(judge, seen.longest) if length is None else [length]
     narrow = judge.among(_likeliest(judge, max(lengths)))
     starts = [_pursue(narrow, tokens) for tokens in lengths]
-    sentence, distance = polish(gradient, judge, starts, longest, resize=length is None, tell=tell)
+    sentence, distance = polish(seen, judge, starts, resize=length is None)
     return tuple(sentence.tolist()), distance
 
 
@@ -151,15 +161,6 @@ def _later_maps(target: Target) -> list[tuple[Projection, ...]]:
     first, *others = target.layers
     maps: list[tuple[Projection, ...]] = [(first.attention_output,), (first.feed_forward_in,)]
     return maps + [(layer.query, layer.key, layer.value) for layer in others[:1]]
-
-
-def common_rows(target: Target, inputs: Inputs, words: Tensor) -> Tensor:
-    """Return what nearly all rows share: the vocabulary's mean at a few positions, and the start of a sentence."""
-    some = words[:: max(1, len(words) // 2000)]
-    places = torch.tensor([1, 6, 12], device=words.device).clamp(max=inputs.positions.shape[0] - 1)
-    means = [inputs(some, place.expand(len(some))).mean(dim=0) for place in places]
-    start = torch.tensor(target.special_tokens[0][:1], device=words.device, dtype=torch.long)
-    return torch.cat([torch.stack(means), inputs(start, torch.zeros_like(start))])
 
 
 def _likeliest(judge: Judge, longest: int) -> Tensor:
