@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.decoding import ACCEPTED
 from gradleak.attacks.sieve.inputs import Inputs
-from gradleak.attacks.sieve.polish import Teller
 from gradleak.attacks.sieve.removal import without_sentences
 from gradleak.attacks.sieve.rows import Rows, RowSearch
+from gradleak.attacks.sieve.seen import Teller
 from gradleak.attacks.sieve.sentences import Assignment, assign
 from gradleak.attacks.sieve.subspace import Subspace, rank
 from gradleak.attacks.sieve.verify import certain, gradient_of, unexplained

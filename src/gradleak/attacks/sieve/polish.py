@@ -15,13 +15,11 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.edits import inside, reordered, shortened
 from gradleak.attacks.sieve.labels import padded
-from gradleak.attacks.sieve.seen import Seen, Teller
+from gradleak.attacks.sieve.seen import Seen
 from gradleak.matching import Candidates, Cosine, Matcher
 
 if TYPE_CHECKING:
     from gradleak.attacks.sieve.robust import Judge
-
-__all__ = ["Comparison", "Teller", "polish"]
 
 POOL = 64
 """How many tokens of each place, of the whole vocabulary, are candidates for any place."""
