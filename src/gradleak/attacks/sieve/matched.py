@@ -99,8 +99,8 @@ class _Search:
     def _judged(self, drafts: Sequence[Draft]) -> Tensor:
         sentences = [self._whole(draft.tokens) for draft in drafts]
         values = self.likelihood(sentences)
-        best = torch.tensor(sentences[int(values.argmax())], device=self.target.device)
-        self.seen.told([best], float(-values.max()))
+        best = sentences[int(values.argmax())]
+        self.seen.told([torch.tensor(best, device=self.target.device)], self.likelihood.distance(best))
         return values
 
     def _following(self, draft: Draft) -> list[list[int]]:
