@@ -42,7 +42,7 @@ class Lamp(Hybrid):
         "paper": {},
         "large": {"steps": 5_000, "steps_per_round": 200, "optimizer": "adamw", "linear": True, "clip": 0.5},
         "fast": {
-            **{"steps": 400, "lr": 0.02, "linear": True, "steps_per_round": 50},
+            **{"steps": 480, "lr": 0.02, "linear": True, "steps_per_round": 50},
             **{"starts": 100, "permutations": 100, "moves": 100},
         },
     }
