@@ -32,6 +32,7 @@ class Descent:
         decay_every: see `decay`.
         linear: let the learning rate fall to zero in a straight line instead.
         clip: greatest norm of the gradient by one guess's embeddings; 0 for no limit.
+        mask_speed: how much larger the learning rate of dropout masks is.
     """
 
     steps: int
@@ -41,6 +42,7 @@ class Descent:
     decay_every: int = 50
     linear: bool = False
     clip: float = 0.0
+    mask_speed: float = 1.0
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
@@ -214,7 +216,10 @@ class Descender:
         move_masks = [partial(rearrange_mask, site=guess.sites[name]) for name in self._masks]
         self._moves: list[Callable[[Tensor, Tensor], Tensor]] = [rearrange, *[move_label] * len(searched), *move_masks]
         kind = torch.optim.AdamW if descent.optimizer == "adamw" else torch.optim.Adam
-        self._optimizer = kind(self._variables, lr=descent.lr)
+        groups = [{"params": self._variables[: 1 + len(searched)], "speed": 1.0}]
+        if self._masks:
+            groups.append({"params": list(self._masks.values()), "speed": descent.mask_speed})
+        self._optimizer = kind(groups, lr=descent.lr)
 
     @property
     def now(self) -> Guess:
@@ -231,7 +236,7 @@ class Descender:
             for variable, slope in zip(self._variables, slopes, strict=True):
                 variable.grad = slope
             for group in self._optimizer.param_groups:
-                group["lr"] = self._descent.rate(self.steps_done)
+                group["lr"] = self._descent.rate(self.steps_done) * group["speed"]
             self._optimizer.step()
             for mask in self._masks.values():
                 mask.clamp_(0, 1)

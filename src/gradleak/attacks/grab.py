@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradleak.attacks.base import Finding, Victim, register
 from gradleak.attacks.choices import Choices
-from gradleak.attacks.descent import Descender, Guess, Watcher
+from gradleak.attacks.descent import Descender, Descent, Guess, Watcher
 from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
 from gradleak.attacks.hybrid import Hybrid
@@ -73,6 +73,7 @@ class Grab(Hybrid):
     squared: bool = True
     learn_dropout: bool = True
     first_masks: Literal["bernoulli", "mean"] = "bernoulli"
+    mask_speed: float = 1.0
     pruning_mask: bool = True
     normalise: bool = True
     stop: Literal["no-gain", "settled"] = "no-gain"
@@ -129,6 +130,9 @@ class Grab(Hybrid):
             normalised=self.normalise and any(looks_noisy(target, gradient) for gradient in gradients),
         )
         return Matcher(target, gradients, distance, names)
+
+    def _descent(self, steps: int) -> Descent:
+        return replace(super()._descent(steps), mask_speed=self.mask_speed)
 
     def distance(self) -> Distance:
         """L2 + α · L1."""
