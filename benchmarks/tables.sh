@@ -22,7 +22,7 @@ cola="--model $model --data $data/cola.tsv --take 0:32"
 tomatoes="--model $model --data $data/rotten_tomatoes.tsv --take 0:16"
 banking="--model $model --data $data/banking77.tsv --take 0:16 --dropout"
 pruned="--model $model --data $data/cola.tsv --take 0:16 --dropout"
-noisy="--model $model --data $data/cola.tsv --take 0:16"
+few="--model $model --data $data/cola.tsv --take 0:16"
 grab=${grab:-grab}
 tiny="--model tiny --data $data/cola.tsv --take 0:32"
 
@@ -56,6 +56,9 @@ lamp-batch $cola --dropout --batch-size 4 --attack lamp
 grab-batch-relaxed $cola --dropout --batch-size 4 --know longest,dropout --attack $grab
 lamp-dlg $cola --attack dlg
 lamp-tag $cola --attack tag
+lamp-baselines-1 $few --seed 1 --attack dlg --attack tag
+lamp-baselines-2 $few --seed 2 --attack dlg --attack tag
+lamp-baselines-3 $few --seed 3 --attack dlg --attack tag
 lamp-no-polish $cola --attack lamp,alpha_lm=0,polish=0 --attack lamp,polish=0
 lamp-words-frozen $cola --embeddings words-frozen --attack lamp,alpha_lm=0
 lamp-tomatoes $tomatoes --attack lamp,alpha_lm=0 --attack lamp
@@ -65,11 +68,11 @@ lamp-l2l1 $cola --attack lamp-l2l1 --attack lamp-l2l1,alpha=0
 lamp-ablations $cola --attack lamp,alpha_reg=0 --attack lamp,discrete=end --attack lamp,discrete=none
 grab-banking-no-labels $banking --know lengths,dropout --attack $grab
 grab-banking $banking --attack $grab
-lamp-noise $noisy --defense noise:0.0005 --attack lamp
-grab-noise $noisy --defense noise:0.0005 --attack $grab
-lamp-noise-1e-3 $noisy --defense noise:0.001 --attack lamp
-grab-noise-1e-3 $noisy --defense noise:0.001 --attack $grab
-sieve-noise-1e-3 $noisy --defense noise:0.001 --attack sieve
+lamp-noise $few --defense noise:0.0005 --attack lamp
+grab-noise $few --defense noise:0.0005 --attack $grab
+lamp-noise-1e-3 $few --defense noise:0.001 --attack lamp
+grab-noise-1e-3 $few --defense noise:0.001 --attack $grab
+sieve-noise-1e-3 $few --defense noise:0.001 --attack sieve
 lamp-fedavg $cola --fedavg steps=4,lr=5e-5 --attack lamp
 lamp-tiny $tiny --attack lamp --attack lamp:fast
 grab-tiny $tiny --dropout --attack grab --attack grab:fast

@@ -19,9 +19,11 @@ class Recorder:
     def __init__(self) -> None:
         self.recordings = 0
         self.replays = 0
+        self.pools: set[object] = set()
 
-    def __call__(self, function: Any, _candidates: Any, _pool: Any) -> Any:
+    def __call__(self, function: Any, _candidates: Any, pool: Any) -> Any:
         self.recordings += 1
+        self.pools.add(pool)
 
         def replay(candidates: Any) -> Any:
             self.replays += 1
@@ -34,7 +36,7 @@ class Recorder:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(graphs, "_record", recorder)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     return recorder
 
 
@@ -56,3 +58,21 @@ def test_more_kinds_in_turn_than_are_kept_are_not_recorded_again_and_again(recor
         assert [int(call(cache, kind)[0]) for kind in range(kinds)] == list(range(kinds))
     assert recorder.recordings == kinds
     assert recorder.replays >= 8 * graphs.MOST_GRAPHS
+
+
+def test_caches_beside_each_other_share_memory_and_give_it_back_together(recorder: Recorder) -> None:
+    first = GraphCache()
+    second = GraphCache(beside=GraphCache(beside=first))
+    for cache in (first, second):
+        assert [int(call(cache, kind)[0]) for kind in (1, 1, 2, 2)] == [1, 1, 2, 2]
+    assert (recorder.recordings, len(recorder.pools)) == (4, 1)
+    second.clear()
+    for cache in (first, second):
+        assert [int(call(cache, 1)[0]) for _ in range(2)] == [1, 1]
+    assert (recorder.recordings, len(recorder.pools)) == (6, 2)
+
+
+def test_caches_made_apart_do_not_share_memory(recorder: Recorder) -> None:
+    for cache in (GraphCache(), GraphCache()):
+        call(cache, 1), call(cache, 1)
+    assert len(recorder.pools) == 2

@@ -19,7 +19,7 @@ from gradleak.attacks.evidence import looks_noisy, looks_pruned
 from gradleak.attacks.hybrid import Hybrid
 from gradleak.attacks.inference import longest_length
 from gradleak.exchange import Reporter
-from gradleak.matching import L2L1, Distance, Matcher, rough_products
+from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
 from gradleak.search import beam_search, shuffle
 from gradleak.targets import Target
 from gradleak.targets.dropout import dropout_sites
@@ -71,6 +71,7 @@ class Grab(Hybrid):
     alternatives: int = 0
     alpha: float = 0.01
     squared: bool = True
+    cosine: bool = False
     learn_dropout: bool = True
     first_masks: Literal["bernoulli", "mean"] = "bernoulli"
     mask_speed: float = 1.0
@@ -123,9 +124,8 @@ class Grab(Hybrid):
         """Sections 4.2 and 5.5: L2 + α · L1, of what pruning left and of one norm where there is noise."""
         names = [name for name in victims[0].gradient if name not in target.word_parameters]
         gradients = [victim.gradient for victim in victims]
-        distance = L2L1(
-            alpha=self.alpha,
-            squared=self.squared,
+        distance = replace(
+            self.distance(),
             kept_only=self.pruning_mask and any(looks_pruned(target, gradient) for gradient in gradients),
             normalised=self.normalise and any(looks_noisy(target, gradient) for gradient in gradients),
         )
@@ -135,8 +135,8 @@ class Grab(Hybrid):
         return replace(super()._descent(steps), mask_speed=self.mask_speed)
 
     def distance(self) -> Distance:
-        """L2 + α · L1."""
-        return L2L1(alpha=self.alpha, squared=self.squared)
+        """L2 + α · L1, or the cosine."""
+        return Cosine() if self.cosine else L2L1(alpha=self.alpha, squared=self.squared)
 
     def _lengths_to_try(self, target: Target, victim: Victim) -> tuple[list[list[int]], str | None]:
         """Section 5.4.3: where the longest length is known, all sequences start with it and may become shorter."""

@@ -137,13 +137,13 @@ class Matcher:
         numbers = torch.tensor(chosen, dtype=torch.long, device=self.target.device)
         some = copy(self)
         some._observed = {name: seen.part(numbers) for name, seen in self._observed.items()}
-        some._graphs = GraphCache()
+        some._graphs = GraphCache(beside=self._graphs)
         return some
 
     def _of_single_sequences(self, batch: int) -> Matcher:
         """Return a matcher like this whose candidates are single sequences of a batch of that size."""
         held = copy(self)
-        held._batch, held._room, held._graphs = batch, {}, GraphCache()
+        held._batch, held._room, held._graphs = batch, {}, GraphCache(beside=self._graphs)
         return held
 
     def _scores(self, candidates: Candidates, victims: slice) -> Tensor:

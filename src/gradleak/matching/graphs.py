@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -36,18 +37,45 @@ class _Recorded:
         return distances.clone(), {name: gradient.clone() for name, gradient in gradients.items()}
 
 
-class GraphCache:
-    """Runs calls, and from the second call of a kind on replays a recording of it."""
+class _Pool:
+    """The memory that the recordings of several caches share."""
 
     def __init__(self) -> None:
-        self.clear()
+        self.caches: WeakSet[GraphCache] = WeakSet()
+        self._handle: Any = None
+
+    @property
+    def handle(self) -> Any:  # noqa: ANN401
+        self._handle = self._handle or torch.cuda.graph_pool_handle()
+        return self._handle
 
     def clear(self) -> None:
-        """Forget all recordings, and give their memory back."""
+        self._handle = None
+        for cache in list(self.caches):
+            cache.forget()
+
+
+class GraphCache:
+    """Runs calls, and from the second call of a kind on replays a recording of it.
+
+    Args:
+        beside: another cache, whose recordings never run at the same time: they can use the same memory.
+    """
+
+    def __init__(self, beside: GraphCache | None = None) -> None:
+        self._pool: _Pool = _Pool() if beside is None else beside._pool
+        self._pool.caches.add(self)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all recordings."""
         self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
         self._seen: set[Hashable] = set()
         self._dropped: set[Hashable] = set()
-        self._pool: Any = None
+
+    def clear(self) -> None:
+        """Forget all recordings, also of the caches beside this, and give their memory back."""
+        self._pool.clear()
 
     def __call__(self, kind: Hashable, function: Function, candidates: Candidates) -> Result:
         """Return `function(candidates)`.
@@ -68,8 +96,7 @@ class GraphCache:
             return function(candidates)
         if key not in self._recorded:
             # One pool for all recordings: they never run at the same time, and results are copied out at once.
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._recorded[key] = _record(function, candidates, self._pool)
+            self._recorded[key] = _record(function, candidates, self._pool.handle)
             while len(self._recorded) > MOST_GRAPHS:
                 self._dropped.add(self._recorded.popitem(last=False)[0])
         recorded = self._recorded[key]
