@@ -6,8 +6,10 @@ GPU needs to run them. Recorded once as a graph, they are launched together.
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -103,6 +105,18 @@ class GraphCache:
         return function(candidates) if recorded is None else recorded.replay(candidates)
 
 
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Let no old recording be destroyed meanwhile: CUDA refuses that as long as it records."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _record(function: Function, candidates: Candidates, pool: Any) -> _Recorded | None:  # noqa: ANN401
     """Record a call; None if it does something that cannot be recorded."""
     inputs = candidates.copy()
@@ -114,7 +128,7 @@ def _record(function: Function, candidates: Candidates, pool: Any) -> _Recorded 
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=pool):
+        with _nothing_collected(), torch.cuda.graph(graph, pool=pool):
             result = function(inputs)
     except torch.OutOfMemoryError:
         raise
