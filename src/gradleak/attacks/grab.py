@@ -27,10 +27,7 @@ from gradleak.targets.dropout import dropout_sites
 # Victims of lengths up to each of these are searched together: few groups keep a GPU busy, many leave out padding.
 TOGETHER = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 
-FURTHER = {
-    **{"cosine": True, "first_masks": "mean", "mask_speed": 3.0, "stop": "settled"},
-    **{"alternatives": 3, "rounds": 3, "passes": 3},
-}
+FURTHER = {"first_masks": "mean", "stop": "settled", "alternatives": 3, "rounds": 3}
 
 
 @register
@@ -58,8 +55,12 @@ class Grab(Hybrid):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"linear": True, "clip": 0.5},
-        "thorough": {**FURTHER, "steps": 700},
-        "fast": {**FURTHER, "steps": 300, "starts": 100, "permutations": 100, "polish": 2},
+        "thorough": {**FURTHER, "steps": 700, "passes": 2},
+        "fast": {
+            **FURTHER,
+            **{"cosine": True, "mask_speed": 3.0},
+            **{"steps": 300, "starts": 100, "permutations": 100, "passes": 3, "polish": 2},
+        },
     }
 
     optimizer: Literal["adam", "adamw"] = "adamw"
