@@ -56,9 +56,9 @@ lamp-batch $cola --dropout --batch-size 4 --attack lamp
 grab-batch-relaxed $cola --dropout --batch-size 4 --know longest,dropout --attack $grab
 lamp-dlg $cola --attack dlg
 lamp-tag $cola --attack tag
-lamp-baselines-1 $few --seed 1 --attack dlg --attack tag
-lamp-baselines-2 $few --seed 2 --attack dlg --attack tag
-lamp-baselines-3 $few --seed 3 --attack dlg --attack tag
+lamp-baselines.1 $few --seed 1 --attack dlg --attack tag
+lamp-baselines.2 $few --seed 2 --attack dlg --attack tag
+lamp-baselines.3 $few --seed 3 --attack dlg --attack tag
 lamp-no-polish $cola --attack lamp,alpha_lm=0,polish=0 --attack lamp,polish=0
 lamp-words-frozen $cola --embeddings words-frozen --attack lamp,alpha_lm=0
 lamp-tomatoes $tomatoes --attack lamp,alpha_lm=0 --attack lamp

@@ -15,8 +15,10 @@ from gradleak.attacks.choices import Choices
 from gradleak.attacks.descent import Descender, Guess, rearrange_mask
 from gradleak.attacks.grab import _Frame
 from gradleak.defenses import defend, parse_defense
+from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
+from gradleak.matching import L2L1, Cosine
 from gradleak.metrics import score_tokens
 from gradleak.targets import Target, load_target
 from gradleak.targets.dropout import dropout_sites
@@ -51,6 +53,19 @@ def test_every_family_that_drops_has_its_masks_learnt(family: str) -> None:
     learnt = descender.now.dropout
     assert all(((mask >= 0) & (mask <= 1)).all() for mask in learnt.values())
     assert any((learnt[name] != mask).any() for name, mask in guess.dropout.items())
+
+
+@pytest.mark.parametrize("speed", [1.0, 3.0])
+def test_masks_take_steps_of_their_own_size(speed: float) -> None:
+    target = small_target("bert")
+    known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
+    attack = Grab(**SMALL, optimizer="adam", first_masks="mean", mask_speed=speed)
+    guess, victims = first_guess(attack, target, known, TEXTS)
+    descender = Descender(target, attack._matcher(target, victims), guess, attack._descent(1))
+    descender.run(1)  # the first step of Adam is as long as the learning rate, whatever the slope
+    steps = [(descender.now.dropout[name] - mask).abs().max() for name, mask in guess.dropout.items()]
+    assert float(max(steps)) == pytest.approx(attack.lr * speed, rel=1e-3)
+    assert float((descender.now.embeddings - guess.embeddings).abs().max()) == pytest.approx(attack.lr, rel=1e-3)
 
 
 def test_masks_are_drawn_at_the_clients_rate_and_from_a_victims_own_stream() -> None:
@@ -280,7 +295,9 @@ def test_rounds_go_on_for_those_that_have_not_arrived(stop: Literal["settled", "
     ("defense", "settings", "kept_only", "normalised"),
     [
         (None, {}, False, False),
+        (None, {"cosine": True}, False, False),
         ("prune:0.9", {}, True, False),
+        ("prune:0.9", {"cosine": True}, True, False),
         ("prune:0.9", {"pruning_mask": False}, False, False),
         ("noise:0.01", {}, False, True),
         ("noise:0.01", {"normalise": False}, False, False),
@@ -296,6 +313,12 @@ def test_the_distance_follows_what_was_done_to_the_update(
     victim = Victim(update.gradient(), Knowledge(), torch.Generator())
     distance = Grab(**SMALL | settings)._matcher(target, [victim]).distance
     assert (distance.kept_only, distance.normalised) == (kept_only, normalised)
+    assert isinstance(distance, Cosine if settings.get("cosine") else L2L1)
+
+
+def test_masks_that_would_not_move_are_refused() -> None:
+    with pytest.raises(GradleakError, match="mask_speed must be above 0, not 0"):
+        Grab.with_settings("paper", {"mask_speed": "0"})
 
 
 # --- what it is for ------------------------------------------------------------------------------------------------
@@ -318,6 +341,6 @@ def test_learnt_masks_recover_words_that_dropout_hides() -> None:
         update = capture(target, [text], dropout=True, seed=1)
         known = Knowledge(labels=[0], lengths=target.encode([text]).lengths, dropout=0.1)
         for learn in scores:
-            result = Grab.with_settings("fast", {"learn_dropout": str(learn)})(target, update, known)
+            result = Grab.with_settings("fast", {"learn_dropout": str(learn), "rounds": "1"})(target, update, known)
             scores[learn] += score_tokens(result.token_ids, target.encode([text]).ids.tolist(), target.tokenizer).rougeL
     assert scores[True] > scores[False]

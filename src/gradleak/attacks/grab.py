@@ -18,6 +18,7 @@ from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
 from gradleak.attacks.hybrid import Hybrid
 from gradleak.attacks.inference import longest_length
+from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
 from gradleak.search import beam_search, shuffle
@@ -45,8 +46,9 @@ class Grab(Hybrid):
     another order; in a batch the beams run through one sequence at a time while the others stay at their best, which
     lets the engine reuse their gradients; the nearest words of all rounds are taken, continuous or discrete; and they
     are put in order at the end as LAMP's are here (`polish`, 0 for the published way). Presets `fast` and `thorough`
-    differ further: masks start at their mean, which is no dropout, and rounds end when one comes back to the words that
-    it started from. In `thorough` the beams may also put the next nearest words of every token (`alternatives`).
+    differ further: masks start at their mean, which is no dropout, the beams may also put the next nearest words of
+    every token (`alternatives`), and rounds end when one comes back to the words that it started from. In `fast` the
+    distance is LAMP's cosine, and masks take larger steps than embeddings (`mask_speed`).
     """
 
     name: ClassVar[str] = "grab"
@@ -80,6 +82,11 @@ class Grab(Hybrid):
     normalise: bool = True
     stop: Literal["no-gain", "settled"] = "no-gain"
     lengths_kept: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mask_speed > 0:
+            raise GradleakError(f"mask_speed must be above 0, not {self.mask_speed:g}")
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Algorithm 1: descend and search in turn, until everyone has arrived."""
