@@ -54,8 +54,7 @@ grab-batch $cola --dropout --batch-size 4 --attack $grab
 grab-batch-no-masks $cola --dropout --batch-size 4 --attack $grab,learn_dropout=false
 lamp-batch $cola --dropout --batch-size 4 --attack lamp
 grab-batch-relaxed $cola --dropout --batch-size 4 --know longest,dropout --attack $grab
-lamp-dlg $cola --attack dlg
-lamp-tag $cola --attack tag
+lamp-baselines.0 $few --attack dlg --attack tag
 lamp-baselines.1 $few --seed 1 --attack dlg --attack tag
 lamp-baselines.2 $few --seed 2 --attack dlg --attack tag
 lamp-baselines.3 $few --seed 3 --attack dlg --attack tag
