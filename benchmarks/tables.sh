@@ -43,6 +43,15 @@ together() { # the same
     if [ "${device:-auto}" = cpu ]; then parts "$@"; else shards=$groups parts "$@" | sed 's/ --separately//'; fi
 }
 
+# The pairs of sentences among the first 32 of CoLA with at most 12 tokens each: few enough for a CPU.
+pairs() { # NAME ARGUMENTS…
+    local name=$1 first
+    shift
+    for first in 0 2 6 18 20 22 28; do
+        echo "$name.$first --model $model --data $data/cola.tsv --take $first:$((first + 2)) --batch-size 2 --dropout $*"
+    done
+}
+
 runs() {
     echo "
 grab-dropout $cola --dropout --attack $grab
@@ -76,6 +85,8 @@ lamp-fedavg $cola --fedavg steps=4,lr=5e-5 --attack lamp
 lamp-tiny $tiny --attack lamp --attack lamp:fast
 grab-tiny $tiny --dropout --attack grab --attack grab:fast
 lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv --take 0:64 --attack lamp,steps=${bert_steps:-2000}"
+    pairs grab-pairs --attack grab:fast
+    pairs grab-pairs-relaxed --know longest,dropout --attack grab:fast
     parts fet-cola "$model" cola 64 --attack fet
     together edr-cola "$model" cola 64 --attack edr
     parts fet-sst2 "$model" sst2 64 --attack fet
