@@ -380,3 +380,22 @@ def test_some_victims_have_the_distances_they_have_among_others(bert: Target) ->
     for chosen in ([0], [2], [2, 0], [0, 1, 2]):
         part = Candidates(*(tensor[chosen] for tensor in (candidates.inputs, candidates.mask, candidates.labels)))
         assert close(matcher.of_victims(chosen)(part), together[chosen], torch.float32)
+
+
+def test_another_distance_to_the_same_gradients_has_recordings_of_its_own(
+    bert: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replay(cache: Any, kind: Any, function: Any, candidates: Candidates) -> Any:
+        return vars(cache).setdefault("functions", {}).setdefault(kind, function)(candidates)  # the first of a kind
+
+    monkeypatch.setattr(engine_module.GraphCache, "__call__", replay)
+    observed, candidates = observe(bert), draw(bert, (1, 3, 1, 5), seed=0)
+    matcher = Matcher(bert, observed, Cosine())
+    other = matcher.judged_by(SquaredL2())
+    for one, distance in ((matcher, Cosine()), (other, SquaredL2()), (matcher, Cosine())):
+        assert close(one(candidates), Matcher(bert, observed, distance)(candidates), torch.float32)
+
+
+def test_a_distance_that_needs_entries_needs_a_matcher_of_its_own(bert: Target) -> None:
+    with pytest.raises(GradleakError, match="make another one for this distance"):
+        Matcher(bert, observe(bert), Cosine()).judged_by(L1())

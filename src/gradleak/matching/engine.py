@@ -140,6 +140,14 @@ class Matcher:
         some._graphs = GraphCache(beside=self._graphs)
         return some
 
+    def judged_by(self, distance: Distance) -> Matcher:
+        """Return a matcher of the same gradients by another distance; either both need entries, or none does."""
+        if distance.needs_entries != self.distance.needs_entries:
+            raise GradleakError("a matcher holds entries or factors: make another one for this distance")
+        other = copy(self)
+        other.distance, other._room, other._graphs = distance, {}, GraphCache(beside=self._graphs)
+        return other
+
     def _of_single_sequences(self, batch: int) -> Matcher:
         """Return a matcher like this whose candidates are single sequences of a batch of that size."""
         held = copy(self)

@@ -17,7 +17,6 @@ where the noise has deviation σ in every tensor, and sums that over tensors. Th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -79,9 +78,8 @@ class Likelihood:
     def __init__(self, target: Target, gradient: Mapping[str, Tensor], deviation: float, label: int) -> None:
         self.target, self.deviation, self.label = target, deviation, label
         self.standing = Matcher(target, [gradient], Standing())
-        self._squares, self._residual, self._cosine = (copy(self.standing) for _ in range(3))
-        self._squares.distance, self._residual.distance = SquaredL2(), Residual(deviation=deviation)
-        self._cosine.distance = Cosine()
+        others = (SquaredL2(), Residual(deviation=deviation), Cosine())
+        self._squares, self._residual, self._cosine = map(self.standing.judged_by, others)
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return how far the update stands out along each sentence's gradient `[sentences]`."""
