@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 from conftest import small_target
-from gradleak.attacks import Grab, Victim
+from gradleak.attacks import Finding, Grab, Victim
 from gradleak.attacks.choices import Choices
 from gradleak.attacks.descent import Descender, Guess, rearrange_mask
 from gradleak.attacks.grab import _Frame
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
-from gradleak.exchange import Knowledge, Update
+from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.federation import Client
 from gradleak.matching import L2L1, Cosine
 from gradleak.metrics import score_tokens
@@ -254,6 +255,27 @@ def test_victims_of_several_lengths_are_searched_as_each_is_alone(dropout: bool,
         for place, member in enumerate(members):
             alone = ids[place, 0, 0, : int(found.slots.mask[place].sum())]
             assert torch.equal(together.setdefault(member, alone), alone)
+
+
+def test_batches_with_another_longest_sentence_are_attacked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    batches = [["a dog ran", "the cat"], ["the dog sat on a mat", "a big red dog"]]
+    updates = [Client(target, dropout=True, seed=1).update(texts, [0, 1]) for texts in batches]
+    known = [Knowledge(batch_size=2, longest=max(target.encode(texts).lengths), dropout=0.1) for texts in batches]
+    seen: list[int] = []
+    run = Grab.run
+
+    def noted(self: Grab, target: Target, some: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        seen.append(len(some))
+        return run(self, target, some, reporter)
+
+    monkeypatch.setattr(Grab, "run", noted)
+    attack = Grab(**SMALL)
+    together = attack.many(target, updates, known)
+    assert seen == [2]
+    for found, update, facts in zip(together, updates, known, strict=True):
+        alone = attack(target, update, facts)
+        assert (found.token_ids, found.labels, found.notes) == (alone.token_ids, alone.labels, alone.notes)
 
 
 def test_no_place_is_tried_that_a_victim_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,9 @@ class Finding:
 class Attack(ABC):
     """Base of all attacks. Fields are hyperparameters, with the paper's values as defaults.
 
-    A subclass names its paper, what it needs of an update, what knowledge its paper assumes, and writes `run`.
+    A subclass names its paper, what it needs of an update, what knowledge its paper assumes, and writes `run`. Where
+    the longest length is known, `tries_lengths` says whether there is a start for every length up to it: victims with
+    another longest one have other starts then, and are attacked for themselves.
     """
 
     name: ClassVar[str]
@@ -61,6 +63,7 @@ class Attack(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     assumes: ClassVar[tuple[str, ...]] = ()
     classifiers_only: ClassVar[bool] = False
+    tries_lengths: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
     def __post_init__(self) -> None:
@@ -115,7 +118,7 @@ class Attack(ABC):
         for update, known in zip(updates, knowledge, strict=True):
             self.check(target, update, known)
         found: dict[int, Reconstruction] = {}
-        for members in _alike(target, updates, knowledge):
+        for members in self._alike(target, updates, knowledge):
             victims = [
                 Victim(_ordered(target, updates[i]), knowledge[i], torch.Generator().manual_seed(seed)) for i in members
             ]
@@ -141,6 +144,21 @@ class Attack(ABC):
         for label in knowledge.labels or ():
             if target.task == "classification" and not 0 <= label < target.num_labels:
                 raise GradleakError(f"label {label} is not one of {target.num_labels} (0 to num_labels − 1)")
+
+    def _alike(self, target: Target, updates: Sequence[Update], knowledge: Sequence[Knowledge]) -> list[list[int]]:
+        """Group updates that can be attacked together: the same tensors, the same kind of knowledge, room for all."""
+        if not updates:
+            return []
+        groups: dict[Any, list[int]] = {}
+        for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
+            longest = known.longest if self.tries_lengths else known.longest is None
+            told = (known.sequences, known.labels is None, known.lengths is None, longest, known.dropout)
+            alike = (frozenset(update.tensors), told, known.defenses, _size_class(target, known))
+            groups.setdefault(alike, []).append(number)
+        size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
+        # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
+        most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
+        return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
 
     def _reconstruction(self, target: Target, finding: Finding, seed: int, seconds: float) -> Reconstruction:
         return Reconstruction(
@@ -177,29 +195,15 @@ def find_attack(name: str) -> type[Attack]:
     return ATTACKS[name]
 
 
-def _alike(target: Target, updates: Sequence[Update], knowledge: Sequence[Knowledge]) -> list[list[int]]:
-    """Group the updates that can be attacked together: the same tensors, the same kind of knowledge, room for all."""
-    if not updates:
-        return []
-    groups: dict[Any, list[int]] = {}
-    for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
-        told = (known.sequences, known.labels is None, known.lengths is None, known.longest, known.dropout)
-        alike = (frozenset(update.tensors), told, known.defenses, _size_class(target, known))
-        groups.setdefault(alike, []).append(number)
-    size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
-    # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
-    most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
-    return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
-
-
 def _size_class(target: Target, known: Knowledge) -> int:
     """Return a number that sentences of about the same length share.
 
     Those attacked together are padded to the longest of them. A CPU pays for padding; a GPU pays for every group.
     """
-    if target.device.type != "cpu" or known.lengths is None:
+    longest = max(known.lengths) if known.lengths is not None else known.longest
+    if target.device.type != "cpu" or longest is None:
         return 0
-    return -(-max(known.lengths) // 8)
+    return -(-longest // 8)
 
 
 def _ordered(target: Target, update: Update) -> dict[str, Tensor]:

@@ -54,6 +54,7 @@ class Grab(Hybrid):
     name: ClassVar[str] = "grab"
     paper: ClassVar[str] = "Feng et al. 2024, Uncovering Gradient Inversion Risks in Practical Language Model Training"
     assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths", "dropout")
+    tries_lengths: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"linear": True, "clip": 0.5},
