@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import TARGET_KINDS, small_target
+from gradleak.attacks import guesses
 from gradleak.attacks.guesses import Slots, impossible_words, nearest_words, pick_starts, trimmed
 from gradleak.targets import Target, Task
 
@@ -80,6 +81,13 @@ def test_the_word_nearest_to_a_words_embedding_is_that_word_at_any_length(family
     words = sorted(set(range(len(target.word_embeddings))) - set(impossible_words(target).tolist()))
     for scale in (0.1, 1.0, 30.0):
         assert nearest_words(target, target.word_embeddings[words] * scale, 1)[:, 0].tolist() == words
+
+
+def test_words_are_the_same_however_many_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings = torch.randn(7, 16, generator=torch.Generator().manual_seed(0))
+    at_once = nearest_words(BERT, embeddings, 3)
+    monkeypatch.setattr(guesses, "AT_ONCE", 2)
+    assert torch.equal(nearest_words(BERT, embeddings, 3), at_once)
 
 
 def test_words_that_no_text_has_are_impossible() -> None:

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from conftest import small_target
-from gradleak.attacks import Lamp, LampL2L1
+from gradleak.attacks import Lamp, LampL2L1, Victim, hybrid
 from gradleak.attacks.dlg import Dlg
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
 from gradleak.metrics import score_tokens
-from gradleak.targets import Target, load_target
+from gradleak.search import neighbour_orders
+from gradleak.targets import Target, Task, load_target
 
 TEXTS = ["the big red dog ran", "a cat sat on a mat"]
 SMALL = {"steps": 20, "steps_per_round": 10, "starts": 20, "permutations": 20, "moves": 20, "polish": 3}
@@ -70,12 +71,50 @@ def test_polishing_puts_known_words_in_order() -> None:
     update, known = capture(target, text)
     attack = Lamp(alpha_lm=0.0)
     ids = target.encode(["his money lost all my father"]).ids[None, None]
-    victims = [type("V", (), {"gradient": update.gradient(), "knowledge": known, "generator": torch.Generator()})()]
+    victims = [Victim(update.gradient(), known, torch.Generator())]
     guess, _ = attack._first_guess(target, victims)
     guess = replace(guess, embeddings=target.embed(ids))
     (found,) = attack._polished(target, attack._matcher(target, victims), guess)
     assert target.decode(found.token_ids[0]) == text[0]
     assert found.loss < 1e-6
+
+
+@pytest.mark.parametrize(("family", "task"), [("bert", "classification"), ("gpt2", "causal-lm")])
+@pytest.mark.parametrize("kind", [Lamp, LampL2L1])
+def test_the_best_neighbour_of_a_batch_is_that_of_whole_batches(kind: type[Lamp], family: str, task: Task) -> None:
+    target = small_target(family, task, dtype=torch.float64)
+    batches = [["the cat ran on a mat", "a dog sat"], ["a big red dog ran on", "the cat ran"]]
+    captured = [capture(target, texts) for texts in batches]
+    victims = [Victim(update.gradient(), known, torch.Generator()) for update, known in captured]
+    attack = kind(alpha_lm=0.0)
+    matcher = attack._matcher(target, victims)
+    guess, _ = attack._first_guess(target, victims)
+    words = attack._nearest_words(target, matcher, guess)
+    neighbours = [neighbour_orders(free) for free in words.slots.free[0, 0]]
+    found = attack._best_neighbour(target, matcher, words, neighbours)
+    whole = []
+    for number, orders in enumerate(neighbours):
+        batch = torch.arange(orders.shape[1]).repeat(len(orders), 2, 1)
+        batch[:, number] = orders
+        whole.append(batch)
+    tried = torch.cat(whole).expand(2, 1, -1, -1, -1)
+    losses = attack._order_losses(target, matcher, words, tried)
+    assert torch.equal(found, hybrid.best_orders(tried, losses))
+    assert (losses.amin(dim=2) < words.losses).all()
+
+
+@pytest.mark.parametrize("known", [Knowledge(labels=[0], lengths=[7]), Knowledge(labels=[0])])
+def test_the_best_start_is_the_same_however_many_fit_at_once(known: Knowledge, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    update, _ = capture(target, TEXTS[:1])
+    attack = Lamp(**{**SMALL, "longest_tried": 7})
+    found = []
+    for most in (1 << 28, 1):
+        monkeypatch.setattr(hybrid, "MOST_NUMBERS", most)
+        victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
+        first, _ = attack._first_guess(target, victims)
+        found.append(attack._best_start(target, attack._matcher(target, victims), first, victims).embeddings)
+    assert torch.equal(*found)
 
 
 def test_who_is_solved_leaves_and_the_others_do_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from gradleak.targets import Target
 
+# Embeddings that are compared with the whole vocabulary at once.
+AT_ONCE = 4096
+
 
 @dataclass(frozen=True)
 class Slots:
@@ -73,15 +76,20 @@ class Slots:
 
 
 def nearest_words(target: Target, embeddings: Tensor, count: int) -> Tensor:
-    """Return the ids of the words nearest by cosine to embeddings `[…, width]` as `[…, count]`.
+    """Return the ids of the words nearest by cosine to embeddings `[rows, width]` as `[rows, count]`.
 
     Special tokens and the vocabulary's unused entries are left out: no text is tokenised into them. (LAMP's published
     code allows them.)
     """
     table = torch.nn.functional.normalize(target.word_embeddings, dim=-1)
-    similarity = embeddings @ table.T
-    similarity[..., impossible_words(target)] = -torch.inf
-    return similarity.topk(count, dim=-1).indices
+    impossible = impossible_words(target)
+
+    def nearest(part: Tensor) -> Tensor:
+        similarity = part @ table.T
+        similarity[..., impossible] = -torch.inf
+        return similarity.topk(count, dim=-1).indices
+
+    return torch.cat([nearest(part) for part in torch.split(embeddings, AT_ONCE)])
 
 
 def impossible_words(target: Target) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.base import Finding, Victim
-from gradleak.attacks.descent import Descender, Descent, Guess, Penalty
+from gradleak.attacks.descent import Descender, Descent, Guess, Penalty, keep_better
 from gradleak.attacks.dlg import Dlg, labels_of
 from gradleak.attacks.guesses import pick_starts, trimmed
 from gradleak.matching import Matcher
@@ -45,28 +45,38 @@ class Hybrid(Dlg):
 
         Where several lengths are tried, they share the samples among them.
         """
-        norm = target.word_embeddings.norm(dim=1).mean()
-        width = target.word_embeddings.shape[1]
         lengths = first.losses.shape[1]
         count = max(1, self.starts // lengths)
+        alone = (
+            first.starts(torch.full_like(first.losses[:, :1], start, dtype=torch.long)) for start in range(lengths)
+        )
+        best = [self._best_sample(target, matcher, guess, victims, count) for guess in alone]
+        return replace(first, embeddings=torch.cat(best, dim=1))
 
-        def draw(number: int, start: int) -> Tensor:
-            mask = first.slots.mask[number, start]  # [B, T]
+    def _best_sample(
+        self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim], count: int
+    ) -> Tensor:
+        """Return the embeddings `[V, 1, B, T, width]` of the best of so many samples for a guess with one start."""
+        norm = target.word_embeddings.norm(dim=1).mean()
+        width = target.word_embeddings.shape[1]
+
+        def draw(number: int, many: int) -> Tensor:
+            mask = guess.slots.mask[number, 0]  # [B, T]
             tokens = int(mask.any(dim=0).sum())
-            drawn = torch.randn(count, len(mask), tokens, width, generator=victims[number].generator)
-            whole = torch.zeros(count, *mask.shape, width)
+            shape, generator = (len(mask), tokens, width), victims[number].generator
+            # One by one, so that it does not matter how many of them fit.
+            drawn = torch.stack([torch.randn(shape, generator=generator) for _ in range(many)])
+            whole = torch.zeros(many, *mask.shape, width)
             whole[:, :, :tokens] = drawn / drawn.norm(dim=-1, keepdim=True)
             return whole
 
-        samples = torch.stack([torch.stack([draw(v, s) for s in range(lengths)]) for v in range(len(victims))])
-        samples = samples.to(target.device, target.dtype) * norm  # [V, lengths, samples, B, T, width]
-        losses = [
-            matcher(replace(many, embeddings=samples[:, :, part].flatten(1, 2)).candidates(target))
-            for part, many in self._variants(first, count)
-        ]
-        chosen = _per_start(losses, first).argmin(dim=2)
-        best = pick_starts(samples.flatten(0, 1), chosen.flatten()[:, None])[:, 0].view_as(first.embeddings)
-        return replace(first, embeddings=best)
+        best = guess
+        for part, many in self._variants(guess, count):
+            samples = torch.stack([draw(number, part.stop - part.start) for number in range(len(victims))])
+            tried = replace(many, embeddings=samples.to(target.device, target.dtype) * norm)
+            tried = replace(tried, losses=matcher(tried.candidates(target))).best_starts(1)
+            best = keep_better(best, tried, tried.losses)
+        return best.embeddings
 
     def _best_permutation(self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim]) -> Guess:
         """Return the best of many permutations of a guess, itself among them."""
@@ -114,17 +124,17 @@ class Hybrid(Dlg):
         return replace(words, losses=matcher(words.candidates(target)))
 
     def _polished(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
-        """Put each victim's words in order; victims with as many neighbours are looked at together."""
+        """Put each victim's words in order; victims of the same lengths are looked at together."""
+        alike: dict[tuple[bool, ...], list[int]] = {}
+        for victim, free in enumerate(guess.slots.free.flatten(1).tolist()):
+            alike.setdefault(tuple(free), []).append(victim)
         found: dict[int, Finding] = {}
-        every = [neighbour_orders(free) for free in guess.slots.free[:, 0]]
-        for count in sorted(set(map(len, every))):
-            members = [victim for victim, orders in enumerate(every) if len(orders) == count]
-            orders = torch.stack([every[victim] for victim in members])[:, None]
-            some = self._polish(target, matcher.of_victims(members), guess.victims(members), orders)
+        for members in alike.values():
+            some = self._polish(target, matcher.of_victims(members), guess.victims(members))
             found |= zip(members, some, strict=True)
-        return [found[victim] for victim in range(len(every))]
+        return [found[victim] for victim in range(len(guess.losses))]
 
-    def _polish(self, target: Target, matcher: Matcher, guess: Guess, orders: Tensor) -> list[Finding]:
+    def _polish(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
         """Go to the nearest neighbour of each victim's words as long as it is nearer than they are.
 
         The gradient alone decides here: it knows the order exactly, and a language model's taste would outvote it.
@@ -132,17 +142,15 @@ class Hybrid(Dlg):
         Args:
             target: the model.
             matcher: compares with these victims' gradients.
-            guess: their words, one start each.
-            orders: those one move away `[V, 1, count, B, T]`, the present one first.
+            guess: their words, one start each, of the same lengths for all of them.
         """
         ids, words = guess.words(target)
-        present = orders[:, :, 0]
+        present = torch.arange(ids.shape[-1], device=ids.device).expand_as(ids)
+        neighbours = [neighbour_orders(free) for free in guess.slots.free[0, 0]]
         going = list(range(len(ids)))
         for _ in range(self.polish):
-            tried = orders[going]
-            losses = self._order_losses(target, matcher.of_victims(going), words.victims(going), tried)
             best = present.clone()
-            best[going] = best_orders(tried, losses)
+            best[going] = self._best_neighbour(target, matcher.of_victims(going), words.victims(going), neighbours)
             ids, words = ids.gather(-1, best), words.rearranged(best)
             changed = (best != present).flatten(1).any(dim=1).tolist()
             going = [victim for victim in going if changed[victim]]
@@ -157,6 +165,27 @@ class Hybrid(Dlg):
             )
             for victim, loss in enumerate(matcher(words.candidates(target))[:, 0].tolist())
         ]
+
+    def _best_neighbour(self, target: Target, matcher: Matcher, words: Guess, neighbours: Sequence[Tensor]) -> Tensor:
+        """Return the order `[V, 1, B, T]` of the nearest of all neighbours; one sequence has another order in it.
+
+        Args:
+            target: the model.
+            matcher: compares with these victims' gradients.
+            words: their words, one start each.
+            neighbours: the orders to try for each sequence `[count, T]`, the present one first.
+        """
+        nearest, losses = [], []
+        for number, tried in enumerate(neighbours):
+            held = matcher.holding(words.candidates(target), number) if len(neighbours) > 1 else matcher
+            orders = tried[None, None, :, None].expand(len(words.losses), -1, -1, -1, -1)
+            of_orders = self._order_losses(target, held, words.sequence(number), orders)
+            nearest.append(best_orders(orders, of_orders))
+            losses.append(of_orders.amin(dim=2))
+        moves = torch.cat(nearest, dim=2)
+        chosen = torch.stack(losses, dim=2).argmin(dim=2, keepdim=True)
+        here = torch.arange(moves.shape[2], device=moves.device) == chosen
+        return torch.where(here[..., None], moves, torch.arange(moves.shape[3], device=moves.device))
 
 
 def are_solved(words: Guess, first: Tensor) -> list[bool]:

@@ -47,5 +47,7 @@ def _keep(states: Tensor, losses: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 def _seen_before(states: Tensor) -> Tensor:
     """Return which states `[victims, states]` equal one that stands before them."""
-    equal = (states[:, :, None] == states[:, None]).all(dim=-1)
+    equal = torch.ones(*states.shape[:2], states.shape[1], dtype=torch.bool, device=states.device)
+    for place in states.unbind(dim=-1):  # one after the other: all at once would be much to keep
+        equal &= place[:, :, None] == place[:, None]
     return equal.tril(diagonal=-1).any(dim=2)

@@ -9,24 +9,23 @@ from gradleak.search.moves import moved
 
 
 def neighbour_orders(free: Tensor) -> Tensor:
-    """Return every order of a batch that swaps two tokens of a sequence, or moves one to another place.
+    """Return every order of a sequence that swaps two of its tokens, or moves one to another place.
 
     Args:
-        free: True where a token may be moved `[sequences, tokens]`.
+        free: True where a token may be moved `[tokens]`.
 
     Returns:
-        Orders `[neighbours, sequences, tokens]`, the present order first, no order twice; on the device of `free`.
+        Orders `[neighbours, tokens]`, the present order first, no order twice; on the device of `free`.
     """
-    sequences, tokens = free.shape
-    identity = torch.arange(tokens).expand(sequences, tokens)
-    found = {tuple(identity.flatten().tolist()): None}
-    for number, row in enumerate(free.cpu()):
-        places = row.nonzero().flatten()
-        for order in _one_move_away(len(places)):
-            whole = identity.clone()
-            whole[number, places] = places[order]
-            found[tuple(whole.flatten().tolist())] = None
-    return torch.tensor(list(found), device=free.device).view(-1, sequences, tokens)
+    places = free.cpu().nonzero().flatten()
+    length = len(places)
+    number = torch.arange(length)
+    # One place further, a move is a swap.
+    first, to = ((number[:, None] - number).abs() > 1).nonzero().T
+    moves = torch.cat([number[None], all_swaps(length), moved(length, first, first, to)])
+    orders = torch.arange(len(free)).repeat(len(moves), 1)
+    orders[:, places] = places[moves]
+    return orders.to(free.device)
 
 
 def all_swaps(length: int) -> Tensor:
@@ -66,18 +65,3 @@ def _all_runs_moved(length: int, shortest: int, longest: int) -> Tensor:
     size = last - first + 1
     chosen = (size >= shortest) & (size <= longest) & (to <= length - size) & (to != first)
     return moved(length, first[chosen], last[chosen], to[chosen])
-
-
-def _one_move_away(length: int) -> list[Tensor]:
-    orders = []
-    for i in range(length):
-        for j in range(length):
-            if i < j:
-                swapped = list(range(length))
-                swapped[i], swapped[j] = j, i
-                orders.append(torch.tensor(swapped))
-            if i != j:
-                moved = [k for k in range(length) if k != i]
-                moved.insert(j, i)
-                orders.append(torch.tensor(moved))
-    return orders

@@ -17,9 +17,9 @@ def inside(target: Target, sentence: Tensor) -> range:
 
 def reordered(sentence: Tensor, places: range) -> Tensor:
     """Return the sentence with two words swapped or one moved `[sentences, tokens]`."""
-    free = torch.zeros(1, len(sentence), dtype=torch.bool, device=sentence.device)
-    free[0, places.start : places.stop] = True
-    return sentence[neighbour_orders(free)[1:, 0]].view(-1, len(sentence))
+    free = torch.zeros(len(sentence), dtype=torch.bool, device=sentence.device)
+    free[places.start : places.stop] = True
+    return sentence[neighbour_orders(free)[1:]]
 
 
 def replaced(sentence: Tensor, places: range, tokens: Tensor) -> Tensor:
