@@ -6,7 +6,7 @@
 The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
 rouge-score) and prints ROUGE-1/2/L and exact match with bootstrap 95 % intervals. `--attack NAME[:PRESET][,KEY=VALUE…]`
 may be repeated; what the output file holds is not run again (batch by batch with `--separately`). Runs of one name in
-several files, each of a part of the sentences, are scored as one.
+several files, each of a part of the sentences, are scored as one; in one file a name has one model, range and seed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,9 @@ def main() -> None:
     if arguments.score:
         _score([Path(path) for path in arguments.score])
         return
+    path = Path(arguments.output)
+    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    _refuse_mixture(path, document["rows"], arguments)
     if arguments.gpu_share < 1:
         torch.cuda.set_per_process_memory_fraction(arguments.gpu_share)
     texts, labels, classes = _read(Path(arguments.data), arguments.take)
@@ -55,8 +59,6 @@ def main() -> None:
         device=arguments.device,
         random_weights=arguments.random_weights,
     )
-    path = Path(arguments.output)
-    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
     for spec in arguments.attack:
         for row in _attack(target, texts, labels, spec, document["rows"], arguments):
             document["rows"] = [*(other for other in document["rows"] if other["name"] != row["name"]), row]
@@ -85,14 +87,36 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _scenario_name(arguments: argparse.Namespace) -> str:
+def _row_name(arguments: argparse.Namespace, spec: str) -> str:
     extra = [
         *(["dropout"] if arguments.dropout else []),
         *([f"fedavg:{arguments.fedavg}"] if arguments.fedavg else []),
         *arguments.defense,
         *([f"know:{arguments.know}"] if arguments.know is not None else []),
     ]
-    return " ".join([Path(arguments.data).stem, arguments.embeddings, f"B={arguments.batch_size}", *extra])
+    return " ".join([Path(arguments.data).stem, arguments.embeddings, f"B={arguments.batch_size}", *extra, spec])
+
+
+def _made_from(arguments: argparse.Namespace) -> Row:
+    """Return what a row is made from but not named after, since rows of one name are scored as one."""
+    return {
+        "model": arguments.model + (" with random weights" if arguments.random_weights else ""),
+        "data": Path(arguments.data).name,
+        "take": arguments.take,
+        "seed": arguments.seed,
+    }
+
+
+def _refuse_mixture(path: Path, rows: list[Row], arguments: argparse.Namespace) -> None:
+    """End where a row would be continued, or taken for finished, that was made from something else."""
+    names = {_row_name(arguments, spec) for spec in arguments.attack}
+    wanted = _made_from(arguments)
+    for row in rows:
+        made = row.get("made_from", wanted)  # older rows do not tell, and are taken as they are
+        if row["name"] in names and made != wanted:
+            source = "model {model}, sentences {take} of {data}, seed {seed}".format_map(made)
+            print(f"{path} holds '{row['name']}' of {source}: choose another file", file=sys.stderr)
+            sys.exit(2)
 
 
 def _scenario(texts: list[str], labels: list[int], arguments: argparse.Namespace, assumed: tuple[str, ...]) -> Scenario:
@@ -119,8 +143,9 @@ def _attack(
     head, *settings = spec.split(",")
     kind, _, preset = head.partition(":")
     attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
-    name = " ".join([_scenario_name(arguments), spec])
-    row = next((row for row in rows if row["name"] == name), {"name": name, "settings": repr(attack), **EMPTY})
+    name = _row_name(arguments, spec)
+    new = {"name": name, "settings": repr(attack), "made_from": _made_from(arguments), **EMPTY}
+    row = next((row for row in rows if row["name"] == name), new)
     cases = list(_scenario(texts, labels, arguments, attack.assumes).cases(target))[len(row["reconstructions"]) :]
     for group in [[case] for case in cases] if arguments.separately else filter(None, [cases]):
         started = time.perf_counter()

@@ -12,12 +12,6 @@
 set -eu
 model=$1 data=$2 results=$3 jobs=${4:-1}
 shift $(($# < 4 ? $# : 4))
-mkdir -p "$results"
-if [ "$jobs" -gt 1 ] && command -v nvidia-cuda-mps-control > /dev/null; then
-    export CUDA_MPS_PIPE_DIRECTORY=/tmp/gradleak-mps CUDA_MPS_LOG_DIRECTORY=/tmp/gradleak-mps
-    mkdir -p /tmp/gradleak-mps
-    nvidia-cuda-mps-control -d || true
-fi
 cola="--model $model --data $data/cola.tsv --take 0:32"
 tomatoes="--model $model --data $data/rotten_tomatoes.tsv --take 0:16"
 banking="--model $model --data $data/banking77.tsv --take 0:16 --dropout"
@@ -124,8 +118,18 @@ lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv 
 chosen() {
     local name
     [ $# -gt 0 ] || { runs | grep . && return; }
-    for name; do runs | grep -E "^$name(\.[0-9]+)? "; done
+    for name; do
+        runs | grep -E "^$name(\.[0-9]+)? " || { echo "no run named $name" >&2 && return 2; }
+    done
 }
+lines=$(chosen "$@") # before anything is started: in a pipe a wrong name would only cut the list short
+
+mkdir -p "$results"
+if [ "$jobs" -gt 1 ] && command -v nvidia-cuda-mps-control > /dev/null; then
+    export CUDA_MPS_PIPE_DIRECTORY=/tmp/gradleak-mps CUDA_MPS_LOG_DIRECTORY=/tmp/gradleak-mps
+    mkdir -p /tmp/gradleak-mps
+    nvidia-cuda-mps-control -d || true
+fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} results gpu_share=${gpu_share:-1} device=${device:-auto}
-chosen "$@" | xargs -P "$jobs" -L1 bash -c '
-    name=$0; python3 benchmarks/leakage.py "$@" --device "$device" --gpu-share "$gpu_share" -o "$results/$name.json" > "$results/$name.log" 2>&1'
+xargs -P "$jobs" -L1 bash -c '
+    name=$0; python3 benchmarks/leakage.py "$@" --device "$device" --gpu-share "$gpu_share" -o "$results/$name.json" > "$results/$name.log" 2>&1' <<< "$lines"

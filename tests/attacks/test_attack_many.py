@@ -93,6 +93,27 @@ def test_how_many_lengths_others_have_to_try_does_not_matter() -> None:
         assert_alike(together[0], attack(target, updates[0], known))
 
 
+def test_lengths_that_others_positions_give_away_do_not_matter() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    batches = [["the cat", "dog ran"], ["the big red dog sat", "a mat"]]
+    updates = [Client(target, embeddings="words-frozen").update(texts, [0, 1]) for texts in batches]
+    attack = Dlg(steps=10, lr=0.01, lengths_kept=2)
+    known = Knowledge(labels=[0, 1])
+    for found, update in zip(attack.many(target, updates, [known] * 2), updates, strict=True):
+        assert_alike(found, attack(target, update, known))
+
+
+def test_a_label_that_cannot_be_read_is_searched_for_its_victim_alone() -> None:
+    target = small_target("bert", num_labels=3, dtype=torch.float64)
+    readable, other = (Client(target).update(["the cat"], [label]) for label in (2, 0))
+    hidden = other.with_tensors({**other.tensors, "classifier.bias": torch.tensor([-1.0, -1.0, 1.0]).double()})
+    known = Knowledge(lengths=[4])
+    found = Dlg(steps=3).many(target, [readable, hidden], [known] * 2)
+    assert found[0].labels == (2,)
+    assert "label 2: read from the classifier's bias gradient" in found[0].notes
+    assert "labels searched together with the embeddings" in found[1].notes
+
+
 def test_no_victims_give_no_results(bert: Target) -> None:
     assert Dlg().many(bert, [], []) == []
 

@@ -278,7 +278,9 @@ def test_truth_can_be_written_in_several_ways(text: str, value: bool) -> None:
         ("steps", "1.5", "setting steps takes a whole number, not '1.5'"),
         ("steps", "-1", "steps"),
         ("lr", "fast", "setting lr takes a number, not 'fast'"),
-        ("lr", "nan", "lr"),
+        ("lr", "nan", "setting lr takes a number, not 'nan'"),
+        ("lr", "inf", "setting lr takes a number, not 'inf'"),
+        ("clip", "-1", "clip must be at least 0, not -1"),
         ("linear", "perhaps", "setting linear takes true or false, not 'perhaps'"),
         ("optimizer", "sgd", "optimizer.*adam"),
         ("lengths_kept", "0", "lengths_kept"),
@@ -291,6 +293,21 @@ def test_a_bad_setting_is_refused_with_one_line(key: str, text: str, message: st
     with pytest.raises(GradleakError, match=message) as caught:
         Dlg.with_settings(settings={key: text})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("attack", "key", "least"),
+    [
+        *(("lamp", key, 1) for key in ("steps", "steps_per_round", "moves", "starts", "permutations")),
+        *(("grab", key, 1) for key in ("rounds", "passes", "beams", "starts", "permutations")),
+        *((name, "alpha", 0) for name in ("tag", "lamp-l2l1", "grab")),
+        *(("grab", "alternatives", 0), ("grab", "polish", 0), ("lamp", "alpha_lm", 0), ("lamp", "alpha_reg", 0)),
+    ],
+)
+def test_too_few_of_something_are_refused(attack: str, key: str, least: int) -> None:
+    with pytest.raises(GradleakError, match=f"^{key} must be at least {least}, not {least - 1}$"):
+        find_attack(attack).with_settings(settings={key: str(least - 1)})
+    find_attack(attack).with_settings(settings={key: str(least)})
 
 
 @every_attack

@@ -93,7 +93,8 @@ def test_labels_of_a_batch_that_are_not_told_are_those_that_fit(labels: tuple[in
     for seed in range(3):
         target = small_target("bert", seed=seed)
         texts = ["the cat sat on a mat", "dog ran"]
-        one = Victim(sent(target, texts, labels).gradient(), Knowledge(batch_size=2), torch.Generator().manual_seed(0))
+        hidden = Knowledge(batch_size=2, defenses=["clip:1000"])  # from the classifier's bias
+        one = Victim(sent(target, texts, labels).gradient(), hidden, torch.Generator().manual_seed(0))
         found_labels, notes = likeliest_labels(target, one, puzzles(target, one, 8)[0][0])
         assert tuple(found_labels.tolist()) == labels
         assert notes == [f"labels {labels[0]}, {labels[1]}: those that fit random texts best"]
@@ -111,7 +112,7 @@ def test_nothing_has_to_be_told(family: str) -> None:
 def test_too_many_ways_to_label_a_batch_are_refused() -> None:
     target = small_target("bert", num_labels=20)
     with pytest.raises(GradleakError, match="ways to label this batch; the labels must be told"):
-        found(target, [TEXT] * 4, Knowledge(batch_size=4))
+        found(target, [TEXT] * 4, Knowledge(batch_size=4, defenses=["clip:1000"]))
 
 
 def test_more_tokens_than_places_leave_those_with_the_largest_gradient(bert: Target) -> None:
@@ -291,7 +292,7 @@ def test_the_papers_values_are_the_defaults() -> None:
         ({"iterations": "-1"}, "iterations takes a whole number from 0 up"),
         ({"attempts": "0"}, "attempts takes a whole number from 1 up"),
         ({"mutation": "1.5"}, "probabilities"),
-        ({"crossover": "nan"}, "probabilities"),
+        ({"crossover": "nan"}, "takes a number"),
         ({"layers": "some"}, "layers"),
         ({"distance": "l3"}, "distance"),
         ({"layers": "all", "pairs": "5"}, "layers=classifier"),

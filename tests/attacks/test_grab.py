@@ -41,11 +41,11 @@ def first_guess(attack: Grab, target: Target, known: Knowledge, texts: list[str]
     return attack._with_masks(target, guess, victims), victims
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2", "textcnn", "lstm"])
 def test_every_family_that_drops_has_its_masks_learnt(family: str) -> None:
     target = small_target(family)
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
-    attack = Grab(**SMALL, first_masks="mean")
+    attack = Grab(**SMALL, first_masks="mean", optimizer="adam")  # AdamW moves masks without a slope, too
     guess, victims = first_guess(attack, target, known, TEXTS)
     assert set(guess.dropout) == set(dropout_sites(target, guess.slots.mask.shape[-1]))
     assert all((mask == 1 - guess.sites[name].rate).all() for name, mask in guess.dropout.items())
@@ -53,7 +53,7 @@ def test_every_family_that_drops_has_its_masks_learnt(family: str) -> None:
     descender.run(5)
     learnt = descender.now.dropout
     assert all(((mask >= 0) & (mask <= 1)).all() for mask in learnt.values())
-    assert any((learnt[name] != mask).any() for name, mask in guess.dropout.items())
+    assert all((learnt[name] != mask).any() for name, mask in guess.dropout.items())
 
 
 @pytest.mark.parametrize("speed", [1.0, 3.0])
@@ -162,7 +162,7 @@ def test_a_sequence_may_end_at_a_place_or_grow_by_one() -> None:
     assert [0, 1, 2, 1, 3, -1] in grown  # a token at place 3, the closing one after it
     assert found.substitute(order, 4)[0].unique(dim=0).tolist() == [[0, 1, 2, 3, -1, -1]]  # no gaps
     longest = torch.tensor([[[0, 1, 2, 1, 2, 3]]])
-    assert all(len(o) == 6 for o in found.substitute(longest, 4)[0].tolist())
+    assert not any(o[5] not in (-1, 3) for o in found.substitute(longest, 4)[0].tolist())  # the closing one is the last
 
 
 def test_known_lengths_stay() -> None:
@@ -257,6 +257,27 @@ def test_victims_of_several_lengths_are_searched_as_each_is_alone(dropout: bool,
             assert torch.equal(together.setdefault(member, alone), alone)
 
 
+def test_whom_a_pass_has_not_changed_the_others_passes_do_not_change() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    texts = ["a dog", "the dog sat on a mat", "the big red cat ran on a red mat .", "big cat"]
+    updates = [Client(target, dropout=True, seed=number).update([text], [0]) for number, text in enumerate(texts)]
+    known = [Knowledge(labels=[0], lengths=target.encode([text]).lengths, dropout=0.1) for text in texts]
+    attack = Grab(**SMALL | {"passes": 5, "rounds": 4, "stop": "settled"})
+    for found, update, facts in zip(attack.many(target, updates, known), updates, known, strict=True):
+        alone = attack(target, update, facts)
+        assert found.token_ids == alone.token_ids
+        assert found.loss == pytest.approx(alone.loss, rel=1e-6)
+
+
+def test_a_noisy_update_beside_a_clean_one_does_not_change_its_distance() -> None:
+    target = small_target("bert", dtype=torch.float64)
+    clean = capture(target, TEXTS[:1])
+    noisy = defend(clean, [parse_defense("noise:0.1")], torch.Generator().manual_seed(0))
+    known = Knowledge(labels=[0], lengths=target.encode(TEXTS[:1]).lengths, dropout=0.0)
+    together = Grab(**SMALL).many(target, [clean, noisy], [known] * 2)
+    assert together[0].loss == pytest.approx(Grab(**SMALL)(target, clean, known).loss, rel=1e-6)
+
+
 def test_batches_with_another_longest_sentence_are_attacked_together(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert", dtype=torch.float64)
     batches = [["a dog ran", "the cat"], ["the dog sat on a mat", "a big red dog"]]
@@ -323,6 +344,8 @@ def test_rounds_go_on_for_those_that_have_not_arrived(stop: Literal["settled", "
         ("prune:0.9", {"pruning_mask": False}, False, False),
         ("noise:0.01", {}, False, True),
         ("noise:0.01", {"normalise": False}, False, False),
+        ("clip:0.1", {}, False, True),
+        ("clip:0.1", {"normalise": False}, False, False),
     ],
 )
 def test_the_distance_follows_what_was_done_to_the_update(
@@ -332,7 +355,7 @@ def test_the_distance_follows_what_was_done_to_the_update(
     update = capture(target, TEXTS)
     if defense:
         update = defend(update, [parse_defense(defense)], torch.Generator().manual_seed(0))
-    victim = Victim(update.gradient(), Knowledge(), torch.Generator())
+    victim = Victim(update.gradient(), Knowledge(defenses=[defense] if defense else None), torch.Generator())
     distance = Grab(**SMALL | settings)._matcher(target, [victim]).distance
     assert (distance.kept_only, distance.normalised) == (kept_only, normalised)
     assert isinstance(distance, Cosine if settings.get("cosine") else L2L1)

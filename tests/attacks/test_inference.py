@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
-from gradleak.attacks import Dlg, Victim
+from gradleak.attacks import Dlg, Victim, inference
 from gradleak.attacks.inference import (
+    class_counts,
     known_labels,
     lengths_to_try,
     longest_length,
@@ -15,6 +16,7 @@ from gradleak.attacks.inference import (
     single_label,
     used_rows,
 )
+from gradleak.defenses import defend, parse_defense
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
 from gradleak.targets import Target, Task
@@ -74,10 +76,56 @@ def test_unknown_labels_of_a_batch_are_searched(family: str) -> None:
 def test_a_search_finds_the_labels_of_a_batch() -> None:
     target = small_target("bert", num_labels=3, dtype=torch.float64)
     texts = [TEXT, "dog ran"]
+    known = Knowledge(lengths=target.encode(texts).lengths, defenses=["clip:1000"])  # which leaves nothing to read
     for labels in ([2, 2], [0, 0]):
-        update = Client(target).update(texts, labels)
-        result = Dlg(steps=40)(target, update, Knowledge(lengths=target.encode(texts).lengths))
+        result = Dlg(steps=40)(target, Client(target).update(texts, labels), known)
         assert result.labels == tuple(labels)
+        assert "labels searched together with the embeddings" in result.notes
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILY_NAMES) - {"gpt2"}))
+@pytest.mark.parametrize("labels", [[0, 2, 2, 1], [1, 1, 1, 1], [2, 0, 2, 0]])
+def test_how_many_texts_have_each_label_is_read_from_the_bias_gradient(family: str, labels: list[int]) -> None:
+    target = small_target(family, num_labels=3)
+    update = Client(target, dropout=True).update([TEXT, "dog ran", "a big red cat", "the mat"], labels)
+    assert class_counts(target, update.gradient(), 4) == [labels.count(label) for label in range(3)]
+    result = Dlg(steps=1)(target, update, Knowledge(batch_size=4, longest=8))
+    assert result.labels == tuple(sorted(labels))
+    assert f"labels {', '.join(map(str, sorted(labels)))}: read from the classifier's bias gradient" in result.notes
+
+
+def test_labels_are_not_read_where_predictions_or_the_update_hide_them(
+    bert: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, labels = [TEXT, "dog ran", "a big red cat", "the mat"], [0, 1, 1, 1]
+    update = Client(bert).update(texts, labels)
+    gradient = update.gradient()
+    assert class_counts(bert, gradient, 4) == [1, 3]
+    bias = gradient["classifier.bias"]
+    assert class_counts(bert, gradient | {"classifier.bias": bias / 3}, 4) is None  # between two numbers
+    assert class_counts(bert, gradient | {"classifier.bias": bias.sign()}, 4) is None
+    assert class_counts(bert, gradient | {"classifier.bias": torch.zeros(2)}, 4) is None
+    assert class_counts(bert, {}, 4) is None
+    noisy = defend(update, [parse_defense("noise:1")], torch.Generator().manual_seed(0))
+    assert class_counts(bert, noisy.gradient(), 4) is None
+    learnt = torch.tensor([[0.1, 0.9], [0.9, 0.1]] * 16)  # to tell texts apart
+    monkeypatch.setattr(inference, "_predictions_of_noise", lambda _: learnt)
+    assert class_counts(bert, gradient, 4) is None
+
+
+def test_lengths_that_differ_need_to_know_whose_label_is_whose(bert: Target) -> None:
+    texts = [TEXT, "dog ran"]
+    lengths = bert.encode(texts).lengths
+    for labels, known, read in (
+        ([0, 1], Knowledge(lengths=lengths), None),
+        ([1, 1], Knowledge(lengths=lengths), [1, 1]),
+        ([1, 0], Knowledge(lengths=[8, 8]), [0, 1]),
+        ([1, 0], Knowledge(batch_size=2), [0, 1]),
+        ([1, 0], Knowledge(batch_size=2, defenses=["dpsgd:1,0"]), None),
+    ):
+        one = victim(Client(bert).update(texts, labels), known)
+        assert known_labels(bert, one, any_order=True)[0] == read
+        assert known_labels(bert, one)[0] is None
 
 
 def test_labels_that_were_told_are_taken_without_a_note(bert: Target) -> None:
@@ -193,3 +241,10 @@ def test_rows_of_rounding_noise_count_as_unused() -> None:
     table[1], table[3], table[4, 2] = 1.0, 1e-9, -1e-3
     assert used_rows(table).tolist() == [1, 4]
     assert used_rows(torch.zeros(6, 4)).tolist() == []
+
+
+def test_noise_in_every_row_says_nothing_of_the_length(bert: Target) -> None:
+    update = Client(bert, embeddings="words-frozen").update([TEXT], [0])
+    assert longest_length(bert, update.gradient()) == 8
+    noisy = defend(update, [parse_defense("noise:0.0001")], torch.Generator().manual_seed(0))
+    assert longest_length(bert, noisy.gradient()) is None

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from conftest import small_target
 from gradleak.attacks import Lamp, LampL2L1, Victim, hybrid
+from gradleak.attacks.descent import Descender
 from gradleak.attacks.dlg import Dlg
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
@@ -35,6 +37,24 @@ def test_every_ablation_gives_a_text_of_the_right_length(kind: type[Lamp], discr
     for changes in ({}, {"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"polish": 0}):
         result = kind(**{**SMALL, **changes, "discrete": discrete})(target, update, known)
         assert [len(ids) for ids in result.token_ids] == list(known.lengths or ())
+
+
+@pytest.mark.parametrize(("discrete", "when"), [("alternate", [10, 20, 25]), ("end", [25, 25, 25]), ("none", [])])
+def test_moves_at_the_end_are_as_many_as_in_between(
+    discrete: str, when: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = small_target("bert")
+    update, known = capture(target, TEXTS)
+    steps: list[int] = []
+    rearrange = Descender.rearrange
+
+    def noted(self: Descender, orders: Tensor) -> None:
+        steps.append(self.steps_done)
+        rearrange(self, orders)
+
+    monkeypatch.setattr(Descender, "rearrange", noted)
+    Lamp(**{**SMALL, "steps": 25, "steps_per_round": 10, "alpha_lm": 0.0, "discrete": discrete})(target, update, known)
+    assert steps == when
 
 
 def test_the_start_is_the_best_of_many() -> None:

@@ -64,6 +64,7 @@ SHARED = {  # options of attack and capture alike
     "model": (["--model", ""], "--model takes a name, a directory or a hub id, not ''"),
     "task": (["--task", "causal"], "unknown task 'causal'; did you mean 'causal-lm'?"),
     "num-labels": (["--num-labels", "1"], "a classifier needs at least 2 labels, not 1"),
+    "no labels": (["--num-labels", "0"], "a classifier needs at least 2 labels, not 0"),
     "labels": (["--labels", "one"], "--labels takes whole numbers with commas between them, not 'one'"),
     "labels below 0": (["--labels", "-1"], "--labels takes numbers from 0 up, not -1"),
     "labels too many": (["--labels", "0,1"], "there are 1 texts and 2 labels"),

@@ -39,7 +39,7 @@ def test_reports_come_at_most_once_in_an_interval_and_always_at_the_end(clock: C
         report(step, 11, look)
     assert [p.step for p in heard] == [1, 4, 7, 10, 11]
     assert looks == [1, 4, 7, 10, 11], "a loss is looked at only if somebody hears of it"
-    assert heard[1] == Progress(4, 11, 0.4, ("text 4",), pytest.approx(1.6))
+    assert heard[1] == Progress(4, 11, 0.4, ("text 4",), pytest.approx(1.6), 1, pytest.approx(0.4))
 
 
 def test_nobody_listening_means_that_nothing_is_looked_at() -> None:
@@ -53,6 +53,16 @@ def test_nobody_listening_means_that_nothing_is_looked_at() -> None:
 def test_seconds_left_follow_from_the_pace_so_far(step: int, rest: int, pace: float) -> None:
     left = Progress(step, step + rest, 0.0, (), pace * step).seconds_left
     assert math.isclose(left, pace * rest, rel_tol=1e-9)
+
+
+def test_the_time_before_the_first_step_is_not_the_steps(clock: Clock) -> None:
+    heard: list[Progress] = []
+    report = Reporter(heard.append, interval=0.0)
+    clock.now += 500  # a start is searched
+    for step in (1, 2, 3, 1, 2):  # another run begins after the third
+        clock.now += 2
+        report(step, 10, lambda: (0.0, ()))
+    assert [p.seconds_left for p in heard] == [math.inf, 16, 14, math.inf, 16]
 
 
 def test_before_the_first_step_nobody_knows_how_long_it_takes() -> None:

@@ -28,12 +28,12 @@ def _distance(candidate: dict[str, Tensor], observed: Mapping[str, Tensor], dist
     # As the engine says it: a tensor below 1e-6 of the largest one's norm is rounding noise.
     largest = max(observed[name].norm() for name in candidate)
     candidate = {name: value for name, value in candidate.items() if observed[name].norm() > 1e-6 * largest}
+    if distance.kept_only:
+        candidate = {name: torch.where(observed[name] == 0, 0.0, value) for name, value in candidate.items()}
     if distance.normalised:
         own = torch.sqrt(sum((value**2).sum() for value in candidate.values()))
         wanted = torch.sqrt(sum((observed[name] ** 2).sum() for name in candidate))
         candidate = {name: value * wanted / own for name, value in candidate.items()}
-    if distance.kept_only:
-        candidate = {name: torch.where(observed[name] == 0, 0.0, value) for name, value in candidate.items()}
     terms = torch.stack([_term(value, observed[name], distance) for name, value in candidate.items()])
     return 1 - terms.mean() if isinstance(distance, Cosine) else terms.sum()
 

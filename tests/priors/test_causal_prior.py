@@ -54,6 +54,32 @@ def test_another_vocabulary_is_tokenised_again(family: str) -> None:
     assert likely < salad
 
 
+def test_a_text_that_is_tokenised_again_begins_like_any_other() -> None:
+    own, other = load_target("tiny"), small_target("bert")
+    texts = ["the dog ran on a mat"]
+    with_end, again = own.encode(texts), other.encode(texts)
+    without_end = with_end.mask.clone()
+    without_end[:, -1] = False
+    found = load_prior("embedded", other)(again.ids, again.mask)
+    torch.testing.assert_close(found, load_prior("embedded", own)(with_end.ids, without_end))
+
+
+def test_a_text_that_is_longer_than_the_prior_reads_is_judged_stretch_by_stretch() -> None:
+    target = load_target("tiny")
+    prior = load_prior("embedded", target)
+    limit = load_embedded_prior().config.max_position_embeddings
+    tokens = target.encode(["the dog ran on the mat"]).ids[0]
+    long = tokens.repeat(limit)[: limit + 40]
+    short = torch.zeros_like(long)
+    short[: len(tokens)] = tokens
+    found = prior(torch.stack([long, short]), torch.stack([torch.ones_like(long), short]).bool())
+    parts = [prior(part[None], torch.ones_like(part[None], dtype=torch.bool)) for part in (long[:limit], long[limit:])]
+    assert found[0].item() == pytest.approx(((limit - 1) * parts[0] + 39 * parts[1]).item() / (limit + 38), rel=1e-4)
+    assert found[1].item() == pytest.approx(prior(tokens[None], torch.ones(1, len(tokens)).bool()).item(), rel=1e-4)
+
+
 def test_a_prior_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(GradleakError, match="nowhere' is not a folder"):
+        load_prior(str(tmp_path / "nowhere"), small_target())
     with pytest.raises(GradleakError, match="could not be loaded"):
         load_prior(str(tmp_path), small_target())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import torch
@@ -53,9 +54,8 @@ class Finding:
 class Attack(ABC):
     """Base of all attacks. Fields are hyperparameters, with the paper's values as defaults.
 
-    A subclass names its paper, what it needs of an update, what knowledge its paper assumes, and writes `run`. Where
-    the longest length is known, `tries_lengths` says whether there is a start for every length up to it: victims with
-    another longest one have other starts then, and are attacked for themselves.
+    A subclass names its paper, what it needs of an update, what knowledge its paper assumes and the least values that
+    its hyperparameters may have, and writes `run`.
     """
 
     name: ClassVar[str]
@@ -63,7 +63,7 @@ class Attack(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     assumes: ClassVar[tuple[str, ...]] = ()
     classifiers_only: ClassVar[bool] = False
-    tries_lengths: ClassVar[bool] = True
+    least: ClassVar[Mapping[str, float]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
     def __post_init__(self) -> None:
@@ -71,6 +71,9 @@ class Attack(ABC):
             choices = get_args(hint)
             if get_origin(hint) is Literal and getattr(self, name) not in choices:
                 raise unknown_name(name, str(getattr(self, name)), choices)
+        for name, least in self.least.items():
+            if getattr(self, name) < least:
+                raise GradleakError(f"{name} must be at least {least:g}, not {getattr(self, name):g}")
 
     @abstractmethod
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
@@ -151,14 +154,18 @@ class Attack(ABC):
             return []
         groups: dict[Any, list[int]] = {}
         for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
-            longest = known.longest if self.tries_lengths else known.longest is None
-            told = (known.sequences, known.labels is None, known.lengths is None, longest, known.dropout)
-            alike = (frozenset(update.tensors), told, known.defenses, _size_class(target, known))
+            told = (known.sequences, known.labels is None, known.lengths is None, known.longest is None, known.dropout)
+            own = self._kind(target, Victim(update.gradient(), known, torch.Generator()))
+            alike = (frozenset(update.tensors), told, known.defenses, own, _size_class(target, known))
             groups.setdefault(alike, []).append(number)
         size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
         # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
         most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
         return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
+
+    def _kind(self, target: Target, victim: Victim) -> Hashable:
+        """Return what victims must have in common to be attacked together, beside what they sent and what is told."""
+        return victim.knowledge.longest
 
     def _reconstruction(self, target: Target, finding: Finding, seed: int, seconds: float) -> Reconstruction:
         return Reconstruction(
@@ -217,9 +224,12 @@ def _parse(key: str, text: str, default: Any) -> Any:  # noqa: ANN401
     try:
         if isinstance(default, bool):
             return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
-        if default is None:
-            return None if text.lower() == "none" else float(text)
-        return type(default)(text)
+        if default is None and text.lower() == "none":
+            return None
+        value = float(text) if default is None else type(default)(text)
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(text)
+        return value
     except (ValueError, KeyError):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(default), "a number or none")
         raise GradleakError(f"setting {key} takes {kind}, not '{text}'") from None

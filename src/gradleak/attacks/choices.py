@@ -32,6 +32,7 @@ class Choices:
     @classmethod
     def near(cls, target: Target, guess: Guess, kinds: int) -> Choices:
         """Return the choices that a guess gives."""
+        kinds = min(kinds, len(target.word_embeddings) - len(target.impossible_ids))
         return cls(target, guess.words(target)[1], guess.slots.nearest(target, guess.embeddings, kinds))
 
     @property

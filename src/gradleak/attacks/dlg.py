@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +37,7 @@ class Dlg(Attack):
     paper: ClassVar[str] = "Zhu et al. 2019, Deep Leakage from Gradients"
     needs: ClassVar[tuple[str, ...]] = ("gradients of layers",)
     assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths")
+    least: ClassVar[Mapping[str, float]] = {"steps": 1, "clip": 0, "longest_tried": 1, "lengths_kept": 1}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"steps": 10_000, "optimizer": "adamw", "linear": True, "clip": 1.0},
@@ -53,11 +54,8 @@ class Dlg(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("longest_tried", "lengths_kept"):
-            if getattr(self, name) < 1:
-                raise GradleakError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.steps < 1 or not self.lr > 0:
-            raise GradleakError(f"{self.name} needs steps of at least 1 and lr above 0")
+        if not self.lr > 0:
+            raise GradleakError(f"lr must be above 0, not {self.lr:g}")
 
     def distance(self) -> Distance:
         """Return the distance that is minimised."""
@@ -85,20 +83,24 @@ class Dlg(Attack):
         names = [name for name in victims[0].gradient if name not in target.word_parameters]
         return Matcher(target, [victim.gradient for victim in victims], self.distance(), names)
 
+    def _kind(self, target: Target, victim: Victim) -> Hashable:
+        """Those attacked together have as many lengths to try, and labels that all are known or all are searched."""
+        lengths, _ = self._lengths_to_try(target, victim)
+        labels, _ = known_labels(target, victim, any_order=True)
+        return len(lengths), labels is None
+
     def _lengths_to_try(self, target: Target, victim: Victim) -> tuple[list[list[int]], str | None]:
         return lengths_to_try(target, victim, self.longest_tried)
 
     def _first_guess(self, target: Target, victims: Sequence[Victim]) -> tuple[Guess, list[list[str]]]:
         lengths = [self._lengths_to_try(target, victim) for victim in victims]
-        labels = [known_labels(target, victim) for victim in victims]
-        most = max(len(starts) for starts, _ in lengths)
-        padded = [(starts * most)[:most] for starts, _ in lengths]  # who has fewer lengths to try tries them again
-        slots = Slots.of(target, padded)
+        labels = [known_labels(target, victim, any_order=True) for victim in victims]
+        slots = Slots.of(target, [starts for starts, _ in lengths])
         told = [classes for classes, _ in labels]
         classes: Tensor | None = None
-        if all(row is not None for row in told):
+        if told[0] is not None:
             rows = torch.tensor(told, device=target.device)  # [victims, sequences]
-            classes = rows[:, None].expand(-1, most, -1).contiguous()
+            classes = rows[:, None].expand(-1, slots.ids.shape[1], -1).contiguous()
         guess = random_guess(target, slots, classes, [victim.generator for victim in victims])
         notes = [
             [note for note in (_batch_note(victim), a[1], b[1]) if note]

@@ -20,7 +20,6 @@ from gradleak.attacks.lexemes import LexemeMoves, draw_lexemes
 from gradleak.attacks.places import read_places, shows_places
 from gradleak.attacks.puzzle import Puzzle
 from gradleak.attacks.trail import Trail
-from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, free_bytes
 from gradleak.search import Annealed, Schedule, anneal
@@ -35,7 +34,6 @@ PUBLISHED = {1: (300.0, 0.95, 3_000), 2: (400.0, 0.99, 4_000), 4: (500.0, 0.99, 
 TOGETHER = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 ONE_BY_ONE = frozenset({"cpu"})
 COPIES = 40  # room for so many copies of a gradient makes a place for one more victim
-LEAST = {"starts": 1, "adjusted": 1, "adjustments": 0, "attempts": 1, "lengths_tried": 1}
 
 
 @register
@@ -60,6 +58,13 @@ class Edr(Attack):
     needs: ClassVar[tuple[str, ...]] = ("word-embedding gradients", "gradients of layers")
     classifiers_only: ClassVar[bool] = True  # a language model's output shares the word embeddings: all rows are used
     assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths")
+    least: ClassVar[Mapping[str, float]] = {
+        "starts": 1,
+        "adjusted": 1,
+        "adjustments": 0,
+        "attempts": 1,
+        "lengths_tried": 1,
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "fast": {"positions": True, "distance": "cosine", "attempts": 1, "iterations": 1_000.0},
@@ -81,9 +86,6 @@ class Edr(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise GradleakError(f"{name} must be at least {least}, not {getattr(self, name)}")
         self.schedule(1)
 
     def schedule(self, sequences: int) -> Schedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from gradleak.attacks.descent import Descender, Descent, Guess, Watcher
 from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
 from gradleak.attacks.hybrid import Hybrid
-from gradleak.attacks.inference import longest_length
+from gradleak.attacks.inference import CLIPPING, longest_length
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
@@ -54,7 +54,10 @@ class Grab(Hybrid):
     name: ClassVar[str] = "grab"
     paper: ClassVar[str] = "Feng et al. 2024, Uncovering Gradient Inversion Risks in Practical Language Model Training"
     assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths", "dropout")
-    tries_lengths: ClassVar[bool] = False
+    least: ClassVar[Mapping[str, float]] = {
+        **Hybrid.least,
+        **{"rounds": 1, "passes": 1, "beams": 1, "alternatives": 0, "alpha": 0},
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"linear": True, "clip": 0.5},
@@ -129,16 +132,25 @@ class Grab(Hybrid):
         other = (searched.embeddings != before.embeddings).any(dim=-1) & searched.slots.mask
         return (other | (searched.slots.mask != before.slots.mask)).flatten(1).any(dim=1).tolist()
 
+    def _kind(self, target: Target, victim: Victim) -> Hashable:
+        return super()._kind(target, victim), self._is_pruned(target, victim), self._is_scaled(target, victim)
+
+    def _is_pruned(self, target: Target, victim: Victim) -> bool:
+        return self.pruning_mask and looks_pruned(target, victim.gradient)
+
+    def _is_scaled(self, target: Target, victim: Victim) -> bool:
+        told = any(defense.startswith(CLIPPING) for defense in victim.knowledge.defenses or ())
+        return self.normalise and (told or looks_noisy(target, victim.gradient))
+
     def _matcher(self, target: Target, victims: Sequence[Victim]) -> Matcher:
-        """Sections 4.2 and 5.5: L2 + α · L1, of what pruning left and of one norm where there is noise."""
+        """Sections 4.2 and 5.5: L2 + α · L1, of what pruning left, and of one norm where it was clipped or is noisy."""
         names = [name for name in victims[0].gradient if name not in target.word_parameters]
-        gradients = [victim.gradient for victim in victims]
         distance = replace(
             self.distance(),
-            kept_only=self.pruning_mask and any(looks_pruned(target, gradient) for gradient in gradients),
-            normalised=self.normalise and any(looks_noisy(target, gradient) for gradient in gradients),
+            kept_only=self._is_pruned(target, victims[0]),
+            normalised=self._is_scaled(target, victims[0]),
         )
-        return Matcher(target, gradients, distance, names)
+        return Matcher(target, [victim.gradient for victim in victims], distance, names)
 
     def _descent(self, steps: int) -> Descent:
         return replace(super()._descent(steps), mask_speed=self.mask_speed)
@@ -194,15 +206,20 @@ class Grab(Hybrid):
         return replace(found, losses=matcher(found.candidates(target)))
 
     def _best_choice(self, matcher: Matcher, choices: Choices, victims: Sequence[Victim], room: Tensor) -> Tensor:
-        """Algorithm 3: several passes of beam search over every sequence, until one changes nothing."""
+        """Algorithm 3: passes of beam search over every sequence of those victims whom the last pass changed."""
         mask = choices.words.slots.mask[:, 0]
         chosen = choices.of_orders(torch.where(mask, torch.arange(mask.shape[-1], device=mask.device), -1))
+        going = list(range(len(victims)))
         for number in range(self.passes):
-            before = chosen
             shuffles = 0 if number else self.permutations // room.shape[1]
+            some, own, held = choices.victims(going), [victims[victim] for victim in going], matcher.of_victims(going)
+            before = found = chosen[going]
             for sequence in range(room.shape[1]):
-                chosen = self._search(matcher, choices, chosen, sequence, victims, shuffles, room)
-            if torch.equal(before, chosen):
+                found = self._search(held, some, found, sequence, own, shuffles, room[going])
+            chosen[going] = found
+            changed = (found != before).flatten(1).any(dim=1).tolist()
+            going = [victim for victim, moved in zip(going, changed, strict=True) if moved]
+            if not going:
                 break
         return chosen
 
@@ -222,9 +239,11 @@ class Grab(Hybrid):
             held = matcher.holding(choices.put(chosen[:, None]).candidates(choices.target), sequence)
         alone = choices.sequence(sequence)
         frame = _Frame(alone, room[:, sequence], may_end=victims[0].knowledge.lengths is None)
-        orders = self._draw_orders(alone.words, victims, 1 + shuffles, (shuffle,))[:, 0, 1:, 0]
-        drawn = alone.of_orders(torch.where(alone.words.slots.mask[:, 0], orders, -1))
-        start = torch.cat([chosen[:, sequence, None], drawn], dim=1)
+        start = chosen[:, sequence, None]
+        if shuffles:
+            orders = self._draw_orders(alone.words, victims, 1 + shuffles, (shuffle,))[:, 0, 1:, 0]
+            drawn = alone.of_orders(torch.where(alone.words.slots.mask[:, 0], orders, -1))
+            start = torch.cat([start, drawn], dim=1)
         score = partial(self._choice_losses, held, alone)
         beams, _ = beam_search(start, frame.places, frame.substitute, score, self.beams)
         changed = chosen.clone()

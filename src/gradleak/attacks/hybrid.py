@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ MOST_NUMBERS = 1 << 28
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(Dlg):
     """Base of the hybrid attacks: a start that is the best of many, orders and their distances, a last polish."""
+
+    least: ClassVar[Mapping[str, float]] = {**Dlg.least, "decay": 0, "starts": 1, "permutations": 1, "polish": 0}
 
     steps: int = 2_000
     lr: float = 0.01
@@ -113,6 +116,8 @@ class Hybrid(Dlg):
     def _variants(self, guess: Guess, count: int) -> Iterator[tuple[slice, Guess]]:
         """Yield parts of `count` variants, and the guess repeated as often, so many at once as there is room for."""
         each = guess.embeddings.numel() + sum(mask.numel() for mask in guess.dropout.values())
+        if guess.labels_per_token:
+            each += guess.labels.numel()
         step = max(1, MOST_NUMBERS // each)
         for first in range(0, count, step):
             part = slice(first, min(first + step, count))

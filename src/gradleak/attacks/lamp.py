@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -38,6 +39,10 @@ class Lamp(Hybrid):
 
     name: ClassVar[str] = "lamp"
     paper: ClassVar[str] = "Balunović et al. 2022, LAMP: Extracting Text from Gradients with Language Model Priors"
+    least: ClassVar[Mapping[str, float]] = {
+        **Hybrid.least,
+        **{"steps_per_round": 1, "moves": 1, "alpha_lm": 0, "alpha_reg": 0},
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "large": {"steps": 5_000, "steps_per_round": 200, "optimizer": "adamw", "linear": True, "clip": 0.5},
@@ -94,12 +99,18 @@ class Lamp(Hybrid):
         with rough_products():
             steps = min(self.steps_per_round, self.steps - descender.steps_done)
             descender.run(steps, history.part(0, running.numbers))
-            last = descender.steps_done == self.steps
-            if self.discrete == "alternate" or (self.discrete == "end" and last):
+            for _ in range(self._rearrangements(descender.steps_done)):
                 descender.rearrange(self._best_moves(target, running.matcher, prior, descender.now, victims))
         for state in (descender.now, descender.best):
             words = self._nearest_words(target, running.matcher, state)
             running.nearest = keep_better(running.nearest, words, words.losses)
+
+    def _rearrangements(self, steps_done: int) -> int:
+        """Return how often tokens are rearranged now: once a round, or as often in all when the last step is done."""
+        if self.discrete == "alternate":
+            return 1
+        last = steps_done == self.steps
+        return ceil(self.steps / self.steps_per_round) if self.discrete == "end" and last else 0
 
     def _ordered(self, target: Target, running: _Running) -> list[Finding]:
         """Put words in order. Right words in a wrong order may be far: of several states the best end is taken."""
@@ -169,6 +180,7 @@ class LampL2L1(Lamp):
     """LAMP with TAG's distance, L2 + α · L1; its own weights (appendix D)."""
 
     name: ClassVar[str] = "lamp-l2l1"
+    least: ClassVar[Mapping[str, float]] = {**Lamp.least, "alpha": 0}
 
     alpha_lm: float = 60.0
     alpha_reg: float = 25.0

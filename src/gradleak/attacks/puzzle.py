@@ -130,7 +130,7 @@ def likeliest_labels(target: Target, victim: Victim, puzzle: Puzzle) -> tuple[Te
 
     Which tokens there are, more than their order, decides on the classifier's gradient; a wrong class turns its sign.
     """
-    told, note = known_labels(target, victim)
+    told, note = known_labels(target, victim, any_order=True)
     if told is not None:
         return torch.tensor(told), [note] if note else []
     ways = list(

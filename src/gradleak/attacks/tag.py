@@ -26,6 +26,8 @@ class Tag(Dlg):
         "large": {**Dlg.presets["large"], "lr": 0.01},
     }
 
+    least: ClassVar[Mapping[str, float]] = {**Dlg.least, "alpha": 0}
+
     alpha: float = 0.01
 
     def distance(self) -> Distance:

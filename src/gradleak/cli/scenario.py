@@ -88,7 +88,8 @@ class ModelChoice:
             raise GradleakError("--model takes a name, a directory or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
-        classes = self.num_labels or (max(2, num_labels) if num_labels else None)
+        told = max(2, num_labels) if num_labels else None
+        classes = told if self.num_labels is None else self.num_labels
         spec = TargetSpec(
             model,
             classes,

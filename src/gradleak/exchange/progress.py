@@ -9,18 +9,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is."""
+    """Where a run is.
+
+    Attributes:
+        step: how many steps are done.
+        total: how many there will be.
+        loss: the best loss so far.
+        texts: what was found so far.
+        seconds: since the run began.
+        first_step: the step from which the pace is counted.
+        first_seconds: when it was done. What came before, the search for a start, is not a step's time.
+    """
 
     step: int
     total: int
     loss: float
     texts: tuple[str, ...]
     seconds: float
+    first_step: int = 0
+    first_seconds: float = 0.0
 
     @property
     def seconds_left(self) -> float:
         """Estimate from the pace so far."""
-        return self.seconds / self.step * (self.total - self.step) if self.step else float("inf")
+        steps = self.step - self.first_step
+        if not steps:
+            return 0.0 if self.step == self.total else float("inf")
+        return (self.seconds - self.first_seconds) / steps * (self.total - self.step)
 
 
 Listener = Callable[[Progress], None]
@@ -39,6 +54,8 @@ class Reporter:
         self._interval = interval
         self._started = time.monotonic()
         self._reported = float("-inf")
+        self._first: tuple[int, float] | None = None
+        self._step = 0
 
     def __call__(self, step: int, total: int, look: Callable[[], tuple[float, tuple[str, ...]]]) -> None:
         """Report if it is time; `look` gives loss and texts and is called only then."""
@@ -49,4 +66,8 @@ class Reporter:
             return
         self._reported = now
         loss, texts = look()
-        self._listener(Progress(step, total, loss, texts, now - self._started))
+        seconds = now - self._started
+        if self._first is None or step < self._step:  # also where another run begins
+            self._first = step, seconds
+        self._step = step
+        self._listener(Progress(step, total, loss, texts, seconds, *self._first))

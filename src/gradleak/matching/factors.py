@@ -197,7 +197,7 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 def _is_cheaper_dense(factor: LowRank) -> bool:
     """Tell whether the matrix takes less work than the terms' Gram matrices, as with many tokens and few features."""
     outputs, inputs = factor.rows.shape[3], factor.columns.shape[3]
-    return not factor.requires_grad and factor.terms * (outputs + inputs) > 2 * outputs * inputs
+    return factor.terms * (outputs + inputs) > 2 * outputs * inputs
 
 
 def _join(tensors: Sequence[Tensor]) -> Tensor:

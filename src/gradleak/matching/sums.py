@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradleak.matching.distances import Distance, Sums
+from gradleak.matching.distances import Cosine, Distance, Sums
 from gradleak.matching.entries import difference_sums, row_difference_sums
 from gradleak.matching.factors import Dense, Factor, LowRank, Rows, combine, dense, inner, squared_norm
 from gradleak.matching.fused import fused_sums, fused_sums_fit
@@ -75,7 +75,7 @@ def collect(factors: Mapping[str, Sequence[Factor]], observed: Mapping[str, Obse
     """Return all sums that `distance` needs `[parameters, victims, candidates]`."""
     whole = {name: _Gradient(factors[name], seen.fixed) for name, seen in observed.items()}
     if distance.normalised:
-        whole = _normalised(whole, observed)
+        whole = _normalised(whole, observed, distance)
     rows = [_sums(whole[name], seen, distance) for name, seen in observed.items()]
     sums = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
     some = next(iter(sums.values()))
@@ -126,9 +126,20 @@ class _Gradient:
         return _Gradient(factors, self.fixed, None if self.scale is None else self.scale[:, candidates])
 
 
-def _normalised(whole: Mapping[str, _Gradient], observed: Mapping[str, Observed]) -> dict[str, _Gradient]:
-    """Scale every candidate's gradient to the observed norm, over all parameters together (GRAB, section 5.5.1)."""
-    own = sum(whole[name].squared_norm() * seen.included[:, None] for name, seen in observed.items())
+def _normalised(
+    whole: Mapping[str, _Gradient], observed: Mapping[str, Observed], distance: Distance
+) -> dict[str, _Gradient]:
+    """Scale every candidate's gradient to the observed norm, over all parameters together (GRAB, section 5.5.1).
+
+    Of a pruned gradient only the entries that were kept have a norm to compare.
+    """
+
+    def squared_norm_of(name: str, seen: Observed) -> Tensor:
+        if distance.kept_only:
+            return _sums_by_parts(whole[name], seen, Cosine(kept_only=True))["candidate"]
+        return whole[name].squared_norm()
+
+    own = sum(squared_norm_of(name, seen) * seen.included[:, None] for name, seen in observed.items())
     wanted = sum((seen.squared * seen.included)[:, None] for seen in observed.values())
     assert isinstance(own, Tensor)
     scale = (wanted / own.clamp(min=1e-300)).sqrt()

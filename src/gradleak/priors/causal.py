@@ -73,6 +73,7 @@ class OtherVocabulary(Prior):
         ]
         encoded = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         start = self.tokenizer.bos_token_id
+        start = self.model.config.bos_token_id if start is None else start  # type: ignore[union-attr]
         encoded = [([start] if start is not None else []) + row for row in encoded]
         longest = max(2, max(map(len, encoded)))
         again = torch.zeros(len(encoded), longest, dtype=torch.long, device=ids.device)
@@ -90,6 +91,8 @@ def load_prior(name: str, target: Target) -> Prior:
         name: `embedded`, or the directory or hub id of a Hugging Face causal language model.
         target: the model under attack; where its vocabulary is not the embedded prior's, texts are tokenised again.
     """
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise GradleakError(f"prior '{name}' is not a folder")
     try:
         if name == "embedded":
             model: Any = load_embedded_prior()
@@ -108,14 +111,22 @@ def load_prior(name: str, target: Target) -> Prior:
 
 @torch.no_grad()
 def _likelihood(model: torch.nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean negative log-likelihood `[sequences]` of all tokens but the first."""
+    """Return the mean negative log-likelihood `[sequences]` of all tokens but the first.
+
+    Of sequences that are longer than the model can read, it is that of one stretch after the other.
+    """
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
-    step = max(1, MOST_LOGITS // (vocabulary * ids.shape[1]))
+    window = min(ids.shape[1], getattr(model.config, "max_position_embeddings", None) or ids.shape[1])
+    step = max(1, MOST_LOGITS // (vocabulary * window))
     means = []
     for first in range(0, len(ids), step):
-        rows, there = ids[first : first + step], mask[first : first + step]
-        logits = model(input_ids=rows, attention_mask=there.long(), use_cache=False).logits
-        losses = cross_entropy(logits[:, :-1], rows[:, 1:])
-        counted = there[:, 1:].to(losses.dtype)
-        means.append((losses * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1))
+        total = counted = torch.zeros(len(ids[first : first + step]), device=ids.device)
+        for begin in range(0, ids.shape[1], window):
+            part = slice(first, first + step), slice(begin, begin + window)
+            rows, there = ids[part], mask[part]
+            logits = model(input_ids=rows, attention_mask=there.long(), use_cache=False).logits
+            losses = cross_entropy(logits[:, :-1], rows[:, 1:])
+            total = total + torch.where(there[:, 1:], losses, 0.0).sum(dim=1)
+            counted = counted + there[:, 1:].sum(dim=1)
+        means.append(total / counted.clamp(min=1))
     return torch.cat(means)

@@ -202,7 +202,7 @@ def parse_by(names: Sequence[str] | None) -> tuple[str, ...]:
     for name in names:
         plain = name.strip().replace("-", "_")
         if plain not in (*CONDITIONS, *TOGETHER):
-            raise unknown_name("column", name.strip(), (*CONDITIONS, *TOGETHER))
+            raise unknown_name("column", name.strip(), {*CONDITIONS, *TOGETHER})
         chosen.update(TOGETHER.get(plain, (plain,)))
     return tuple(name for name in CONDITIONS if name in chosen)
 
