@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +13,7 @@ from gradleak.cli.parsing import check_output
 from gradleak.cli.plans import plan_simulation
 from gradleak.cli.running import Outcome, carry_out
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
+from gradleak.cli.threads import one_thread
 from gradleak.cli.words import plural, sizes
 
 SENTENCES = (
@@ -63,22 +62,6 @@ def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None)
     screen.line(f"  {sizes(plan.first.update)}\n", "bold")
     screen.line("The server knows the model, and nothing of the text. It looks at the gradient:\n")
     return carry_out(plan, built, PRESET, seed, screen, json_file)[0]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one core: on so small a model threads wait for each other, much longer still on a busy machine.
-
-    And it makes the demo the same everywhere: another number of threads rounds otherwise.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def meaning(outcome: Outcome) -> tuple[str, str]:

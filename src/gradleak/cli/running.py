@@ -15,6 +15,7 @@ from gradleak.cli.drawing import Screen
 from gradleak.cli.plans import Job, Plan, full_scenario
 from gradleak.cli.progress import Watch
 from gradleak.cli.records import attack_record, summary, write_json
+from gradleak.cli.threads import fitting_threads
 
 if TYPE_CHECKING:
     from gradleak.attacks import Attack
@@ -81,7 +82,8 @@ def run_groups(plan: Plan, attack: Attack, seed: int, watch: Watch) -> Iterator[
         title = f"batch {last}" if len(group) == 1 else f"batches {done + 1} to {last}"
         with watch.group(f"{attack.name}, {title} of {plan.count}", group[0].references) as listener:
             updates, knowledge = [job.update for job in group], [job.knowledge for job in group]
-            found = attack.many(plan.target, updates, knowledge, seed=seed, listener=listener)
+            with fitting_threads(plan.target, knowledge):
+                found = attack.many(plan.target, updates, knowledge, seed=seed, listener=listener)
         done = last
         yield [outcome_of(job, reconstruction) for job, reconstruction in zip(group, found, strict=True)]
 
