@@ -51,7 +51,7 @@ def class_counts(target: Target, gradient: Mapping[str, Tensor], sequences: int)
     noise = sequences * (noise_level(target, gradient) or 0.0)
     spread = (sequences * predicted.var(dim=0).max() + noise**2).sqrt()
     whole = counts.round()
-    # In a large batch one label more or less is wrong rather than all of them unknown.
+    # In a large batch one wrong label is better than none known.
     most = max(0.5, sequences / 8)
     certain = 3 * float(spread) < most and 2 * float((counts - whole).abs().max()) < most
     found = [int(count) for count in whole.tolist()]
