@@ -237,9 +237,10 @@ class Grab(Hybrid):
         held = matcher
         if room.shape[1] > 1:
             held = matcher.holding(choices.put(chosen[:, None]).candidates(choices.target), sequence)
-        alone = choices.sequence(sequence)
+        longest = int(room[:, sequence].max())  # the others' further places are none of its own
+        alone = choices.sequence(sequence).shortened(longest)
         frame = _Frame(alone, room[:, sequence], may_end=victims[0].knowledge.lengths is None)
-        start = chosen[:, sequence, None]
+        start = chosen[:, sequence, None, :longest]
         if shuffles:
             orders = self._draw_orders(alone.words, victims, 1 + shuffles, (shuffle,))[:, 0, 1:, 0]
             drawn = alone.of_orders(torch.where(alone.words.slots.mask[:, 0], orders, -1))
@@ -247,7 +248,7 @@ class Grab(Hybrid):
         score = partial(self._choice_losses, held, alone)
         beams, _ = beam_search(start, frame.places, frame.substitute, score, self.beams)
         changed = chosen.clone()
-        changed[:, sequence] = beams[:, 0]
+        changed[:, sequence, :longest] = beams[:, 0]
         return changed
 
     def _choice_losses(self, matcher: Matcher, alone: Choices, tried: Tensor) -> Tensor:

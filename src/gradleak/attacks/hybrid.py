@@ -180,17 +180,22 @@ class Hybrid(Dlg):
             words: their words, one start each.
             neighbours: the orders to try for each sequence `[count, T]`, the present one first.
         """
-        nearest, losses = [], []
+        present = torch.arange(words.slots.ids.shape[3], device=words.losses.device)
+        moves = present.repeat(*words.slots.ids.shape[:3], 1)
+        losses = []
         for number, tried in enumerate(neighbours):
-            held = matcher.holding(words.candidates(target), number) if len(neighbours) > 1 else matcher
-            orders = tried[None, None, :, None].expand(len(words.losses), -1, -1, -1, -1)
-            of_orders = self._order_losses(target, held, words.sequence(number), orders)
-            nearest.append(best_orders(orders, of_orders))
+            held, alone, longest = matcher, words, len(present)
+            if len(neighbours) > 1:
+                held = matcher.holding(words.candidates(target), number)
+                longest = int(words.slots.mask[:, :, number].sum(dim=-1).max())
+                alone = words.sequence(number).shortened(longest)
+            orders = tried[None, None, :, None, :longest].expand(len(words.losses), -1, -1, -1, -1)
+            of_orders = self._order_losses(target, held, alone, orders)
+            moves[:, :, number, :longest] = best_orders(orders, of_orders)[:, :, 0]
             losses.append(of_orders.amin(dim=2))
-        moves = torch.cat(nearest, dim=2)
         chosen = torch.stack(losses, dim=2).argmin(dim=2, keepdim=True)
-        here = torch.arange(moves.shape[2], device=moves.device) == chosen
-        return torch.where(here[..., None], moves, torch.arange(moves.shape[3], device=moves.device))
+        here = torch.arange(len(neighbours), device=moves.device) == chosen
+        return torch.where(here[..., None], moves, present)
 
 
 def are_solved(words: Guess, first: Tensor) -> list[bool]:
