@@ -17,7 +17,7 @@ from gradleak.attacks.descent import Descender, Descent, Guess, Watcher
 from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
 from gradleak.attacks.hybrid import Hybrid
-from gradleak.attacks.inference import CLIPPING, longest_length
+from gradleak.attacks.inference import longest_length, told_clipped
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
@@ -139,8 +139,7 @@ class Grab(Hybrid):
         return self.pruning_mask and looks_pruned(target, victim.gradient)
 
     def _is_scaled(self, target: Target, victim: Victim) -> bool:
-        told = any(defense.startswith(CLIPPING) for defense in victim.knowledge.defenses or ())
-        return self.normalise and (told or looks_noisy(target, victim.gradient))
+        return self.normalise and (told_clipped(victim.knowledge) or looks_noisy(target, victim.gradient))
 
     def _matcher(self, target: Target, victims: Sequence[Victim]) -> Matcher:
         """Sections 4.2 and 5.5: L2 + α · L1, of what pruning left, and of one norm where it was clipped or is noisy."""

@@ -9,14 +9,20 @@ from torch import Tensor
 
 from gradleak.attacks.base import Victim
 from gradleak.attacks.evidence import looks_noisy, noise_level
+from gradleak.exchange import Knowledge
 from gradleak.targets import Target
 
 # A row of a gradient whose largest entry is below this share of the largest row's is rounding noise.
 ROW_IS_ZERO = 1e-6
 # Random texts that show what a classifier predicts whatever it reads, and how many words each has.
 NOISE_TEXTS = (32, 10)
-# Defenses that change how long a gradient is.
+# Defenses that change how long a gradient is, which nothing in the update shows.
 CLIPPING = ("clip", "dpsgd")
+
+
+def told_clipped(known: Knowledge) -> bool:
+    """Whether the attacker is told that the gradient was clipped."""
+    return any(defense.startswith(CLIPPING) for defense in known.defenses or ())
 
 
 def single_label(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
@@ -154,7 +160,7 @@ def known_labels(target: Target, victim: Victim, *, any_order: bool = False) -> 
         label = single_label(target, victim.gradient)
         if label is not None:
             return [label], f"label {label}: read from the classifier's bias gradient"
-    elif any_order and not any(defense.startswith(CLIPPING) for defense in known.defenses or ()):
+    elif any_order and not told_clipped(known):
         counts = class_counts(target, victim.gradient, known.sequences or 1) or []
         labels = [label for label, count in enumerate(counts) for _ in range(count)]
         if labels and (len(set(labels)) == 1 or len(set(known.lengths or ())) <= 1):

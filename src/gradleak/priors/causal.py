@@ -91,14 +91,15 @@ def load_prior(name: str, target: Target) -> Prior:
         name: `embedded`, or the directory or hub id of a Hugging Face causal language model.
         target: the model under attack; where its vocabulary is not the embedded prior's, texts are tokenised again.
     """
-    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+    folder = Path(name).expanduser()
+    if name.startswith((".", "/", "~")) and not folder.is_dir():
         raise GradleakError(f"prior '{name}' is not a folder")
     try:
         if name == "embedded":
             model: Any = load_embedded_prior()
             tokenizer: Any = AutoTokenizer.from_pretrained(asset_path("tiny"))
         else:
-            source = str(Path(name)) if Path(name).is_dir() else name
+            source = str(folder) if folder.is_dir() else name
             model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
