@@ -111,6 +111,18 @@ class Guess:
         """Return for each victim the chosen starts `[victims, kept]`."""
         return self._each(self.slots.starts(chosen), lambda tensor: pick_starts(tensor, chosen))
 
+    def put(self, victims: Sequence[int], chosen: Tensor, some: Guess) -> Guess:
+        """Return the guess with others in place of some victims' chosen starts `[some, kept]`, in the same frames."""
+        places = torch.tensor(victims, dtype=torch.long, device=chosen.device)[:, None], chosen
+        return Guess(
+            self.slots,
+            self.embeddings.index_put(places, some.embeddings),
+            self.labels.index_put(places, some.labels),
+            self.losses.index_put(places, some.losses),
+            {name: mask.index_put(places, some.dropout[name]) for name, mask in self.dropout.items()},
+            self.sites,
+        )
+
     def best_starts(self, count: int) -> Guess:
         """Return for each victim the `count` starts with the smallest losses."""
         return self.starts(self.losses.argsort(dim=1)[:, :count])

@@ -129,17 +129,28 @@ class Hybrid(Dlg):
         return replace(words, losses=matcher(words.candidates(target)))
 
     def _polished(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
+        """Put each victim's words in order, and return what was found."""
+        words = self._in_order(target, matcher, guess)
+        ids, classes = words.slots.project(target, words.embeddings), labels_of(target, words)
+        return [
+            Finding(
+                token_ids=trimmed(ids[victim, 0], words.slots.mask[victim, 0]),
+                labels=None if classes is None else classes[victim, 0].tolist(),
+                loss=loss,
+            )
+            for victim, loss in enumerate(words.losses[:, 0].tolist())
+        ]
+
+    def _in_order(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
         """Put each victim's words in order; victims of the same lengths are looked at together."""
         alike: dict[tuple[bool, ...], list[int]] = {}
         for victim, free in enumerate(guess.slots.free.flatten(1).tolist()):
             alike.setdefault(tuple(free), []).append(victim)
-        found: dict[int, Finding] = {}
-        for members in alike.values():
-            some = self._polish(target, matcher.of_victims(members), guess.victims(members))
-            found |= zip(members, some, strict=True)
-        return [found[victim] for victim in range(len(guess.losses))]
+        ordered = [self._polish(target, matcher.of_victims(some), guess.victims(some)) for some in alike.values()]
+        joined = [victim for some in alike.values() for victim in some]
+        return Guess.joined(ordered).victims([joined.index(victim) for victim in range(len(joined))])
 
-    def _polish(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
+    def _polish(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
         """Go to the nearest neighbour of each victim's words as long as it is nearer than they are.
 
         The gradient alone decides here: it knows the order exactly, and a language model's taste would outvote it.
@@ -156,20 +167,12 @@ class Hybrid(Dlg):
         for _ in range(self.polish):
             best = present.clone()
             best[going] = self._best_neighbour(target, matcher.of_victims(going), words.victims(going), neighbours)
-            ids, words = ids.gather(-1, best), words.rearranged(best)
+            words = words.rearranged(best)
             changed = (best != present).flatten(1).any(dim=1).tolist()
             going = [victim for victim in going if changed[victim]]
             if not going:
                 break
-        classes = labels_of(target, guess)
-        return [
-            Finding(
-                token_ids=trimmed(ids[victim, 0], guess.slots.mask[victim, 0]),
-                labels=None if classes is None else classes[victim, 0].tolist(),
-                loss=loss,
-            )
-            for victim, loss in enumerate(matcher(words.candidates(target))[:, 0].tolist())
-        ]
+        return replace(words, losses=matcher(words.candidates(target)))
 
     def _best_neighbour(self, target: Target, matcher: Matcher, words: Guess, neighbours: Sequence[Tensor]) -> Tensor:
         """Return the order `[V, 1, B, T]` of the nearest of all neighbours; one sequence has another order in it.

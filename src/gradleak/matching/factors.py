@@ -118,9 +118,7 @@ Factor = LowRank | Rows | Dense
 def combine(factors: Sequence[Factor]) -> list[Factor]:
     """Merge the contributions that a parameter gets from its several uses, as far as they are of one kind."""
     if any(isinstance(factor, Dense) for factor in factors):
-        return (
-            [Dense(torch.stack([factor.dense() for factor in factors]).sum(dim=0))] if len(factors) > 1 else [*factors]
-        )
+        return [Dense(dense(factors))]
     low_rank = [factor for factor in factors if isinstance(factor, LowRank)]
     rows = [factor for factor in factors if isinstance(factor, Rows)]
     merged: list[Factor] = []
@@ -133,22 +131,19 @@ def combine(factors: Sequence[Factor]) -> list[Factor]:
 
 def inner(factors: Sequence[Factor], shared: Sequence[Factor]) -> Tensor:
     """Return the inner products `[victims, candidates]` of a parameter's gradient with one that candidates share."""
-    return torch.stack([_inner_with_shared(a, b) for a in factors for b in shared]).sum(dim=0)
+    return _added([_inner_with_shared(a, b) for a in factors for b in shared])
 
 
 def squared_norm(factors: Sequence[Factor]) -> Tensor:
     """Return the squared norms `[victims, candidates]` of a parameter's gradient."""
     own = [_cross(factor, factor) for factor in factors]
     mixed = [2 * _cross(a, b) for i, a in enumerate(factors) for b in factors[i + 1 :]]
-    return torch.stack(own + mixed).sum(dim=0)
+    return _added(own + mixed)
 
 
 def dense(factors: Sequence[Factor]) -> Tensor:
     """Return a parameter's gradient itself `[victims, candidates, *shape]`."""
-    total = factors[0].dense()
-    for factor in factors[1:]:
-        total = total + factor.dense()
-    return total
+    return _added([factor.dense() for factor in factors])
 
 
 def few_enough(terms: int, outputs: int, inputs: int) -> bool:
@@ -198,6 +193,14 @@ def _is_cheaper_dense(factor: LowRank) -> bool:
     """Tell whether the matrix takes less work than the terms' Gram matrices, as with many tokens and few features."""
     outputs, inputs = factor.rows.shape[3], factor.columns.shape[3]
     return factor.terms * (outputs + inputs) > 2 * outputs * inputs
+
+
+def _added(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum; mostly there is one part, and each operation left out here is left out a hundred times a step."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
 
 
 def _join(tensors: Sequence[Tensor]) -> Tensor:

@@ -58,6 +58,8 @@ class Observed:
 
     def part(self, victims: slice | Tensor) -> Observed:
         """Return some victims' gradients: views for a slice, copies for numbers."""
+        if isinstance(victims, slice) and victims == slice(0, len(self.gradient)):
+            return self
         outer = None if self.outer is None else self.outer.each(lambda tensor: tensor[victims])
         fixed = [factor.each(lambda tensor: tensor[victims]) for factor in self.fixed]
         return replace(

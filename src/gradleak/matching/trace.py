@@ -39,7 +39,7 @@ def trace(
         first_only: paths of layers that are shown the first token of each sequence alone. What they give is added to
             all tokens; this is right for the first, and the loss must not depend on the others.
     """
-    watched = _layers_with_rules(target.model, names)
+    watched = _layers_with_rules(target, names)
     words = target.word_parameters & set(names) if candidates.are_tokens else frozenset()
     flat = candidates.flat()
     visits: list[_Visit] = []
@@ -64,7 +64,7 @@ def trace(
             materialize_grads=True,
         )
     with torch.set_grad_enabled(bool(candidates.leaves)):
-        factors = _apply_rules(target.model, watched, visits, gradients, candidates.shape, names)
+        factors = _apply_rules(target, watched, visits, gradients, candidates.shape, names)
         for name in words:
             by_token = gradients[-1].reshape(*candidates.shape[:2], -1, embeddings.shape[-1])
             looked_up = Rows(candidates.inputs.flatten(2), by_token, len(target.word_embeddings))
@@ -72,13 +72,13 @@ def trace(
         return {name: combine(parts) for name, parts in factors.items()}
 
 
-def _layers_with_rules(model: nn.Module, names: Collection[str]) -> dict[nn.Module, Rule]:
+def _layers_with_rules(target: Target, names: Collection[str]) -> dict[nn.Module, Rule]:
     """Return the layers that own a wanted parameter and have a rule, each once."""
-    wanted = {id(parameter) for name, parameter in model.named_parameters() if name in names}
+    wanted = set(names)
     return {
         module: rule
-        for module in model.modules()
-        if any(id(parameter) in wanted for parameter in module.parameters(recurse=False))
+        for module, own in target.parameter_owners.items()
+        if not wanted.isdisjoint(own.values())
         for rule in [next((RULES[kind] for kind in type(module).__mro__ if kind in RULES), None)]
         if rule is not None
     }
@@ -101,20 +101,19 @@ def _first_token(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
 
 
 def _apply_rules(
-    model: nn.Module,
+    target: Target,
     watched: dict[nn.Module, Rule],
     visits: list[_Visit],
     gradients: tuple[Tensor, ...],
     shape: tuple[int, int, int],
     names: Collection[str],
 ) -> dict[str, list[Factor]]:
-    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
     factors: dict[str, list[Factor]] = {}
     for visit, gradient in zip(visits, gradients, strict=False):
         inputs = visit.inputs if torch.is_grad_enabled() else visit.inputs.detach()
         use = Use(inputs, visit.outputs, gradient, shape)
         for own_name, factor in watched[visit.module](visit.module, use).items():
-            name = name_of[id(getattr(visit.module, own_name))]
+            name = target.parameter_owners[visit.module][own_name]
             if name in names:
                 factors.setdefault(name, []).append(factor)
     return factors

@@ -143,6 +143,16 @@ class Target:
         """All parameters by name; tied ones appear once."""
         return dict(self.model.named_parameters())
 
+    @cached_property
+    def parameter_owners(self) -> dict[nn.Module, dict[str, str]]:
+        """The layers that hold parameters themselves, and the whole names of these by their names there."""
+        names = {id(parameter): name for name, parameter in self.parameters.items()}
+        owners = {
+            module: {own: names[id(parameter)] for own, parameter in module.named_parameters(recurse=False)}
+            for module in self.model.modules()
+        }
+        return {module: own for module, own in owners.items() if own}
+
     @property
     def word_embeddings(self) -> Tensor:
         """The word-embedding table `[vocabulary, width]`."""
