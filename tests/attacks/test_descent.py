@@ -227,6 +227,19 @@ def test_the_best_starts_are_those_with_the_smallest_losses() -> None:
     assert torch.equal(best.embeddings[0, 0], guess.embeddings[0, 1])
 
 
+def test_starts_are_put_in_place_of_the_chosen_victims_chosen_ones() -> None:
+    guess = guess_of([[[3], [4]], [[5], [4]], [[6], [7]]])
+    chosen = torch.tensor([[1], [0]])
+    other = guess.victims([0, 2]).starts(chosen)
+    other = Guess(
+        other.slots, other.embeddings + 1, other.labels + 1, torch.tensor([[0.1], [0.2]], dtype=torch.float64)
+    )
+    both = guess.put([0, 2], chosen, other)
+    assert both.losses.flatten().tolist() == [torch.inf, 0.1, torch.inf, torch.inf, 0.2, torch.inf]
+    assert torch.equal((both.embeddings != guess.embeddings).flatten(2).any(dim=2), both.losses < 1)
+    assert torch.equal((both.labels != guess.labels).flatten(2).any(dim=2), both.losses < 1)
+
+
 def test_a_start_whose_loss_is_no_number_is_never_the_best() -> None:
     guess = guess_of([[[3], [4]]])
     guess = Guess(guess.slots, guess.embeddings, guess.labels, torch.tensor([[float("nan"), 7.0]]))

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from conftest import small_target
 from gradleak.attacks import Lamp, LampL2L1, Victim, hybrid
-from gradleak.attacks.descent import Descender
+from gradleak.attacks.descent import Descender, Guess
 from gradleak.attacks.dlg import Dlg
+from gradleak.attacks.lamp import _Running
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
+from gradleak.matching import Matcher
 from gradleak.metrics import score_tokens
 from gradleak.search import neighbour_orders
 from gradleak.targets import Target, Task, load_target
@@ -97,6 +99,57 @@ def test_polishing_puts_known_words_in_order() -> None:
     (found,) = attack._polished(target, attack._matcher(target, victims), guess)
     assert target.decode(found.token_ids[0]) == text[0]
     assert found.loss < 1e-6
+
+
+@pytest.mark.parametrize("texts", [["my father lost all his money"], ["the boy ran away", "who has seen my money"]])
+def test_words_are_put_in_order_once_when_a_round_has_not_changed_them(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_target("tiny")
+    update, known = capture(target, texts)
+    shuffled = [" ".join(reversed(text.split())) for text in texts]
+    attack = Lamp(alpha_lm=0.0, order_early=True)
+    victims = [Victim(update.gradient(), known, torch.Generator())]
+    matcher = attack._matcher(target, victims)
+    guess, _ = attack._first_guess(target, victims)
+    first = matcher(guess.candidates(target))
+    guess = replace(guess, embeddings=target.embed(target.encode(shuffled).ids[None, None]))
+    nearest = attack._nearest_words(target, matcher, guess)
+    descender = Descender(target, matcher, guess, attack._descent(1))
+    running = _Running([0], matcher, first, nearest, descender)
+    orderings = []
+    in_order = Lamp._in_order
+
+    def counted(self: Lamp, target: Target, matcher: Matcher, guess: Guess) -> Guess:
+        orderings.append(len(guess.losses))
+        return in_order(self, target, matcher, guess)
+
+    monkeypatch.setattr(Lamp, "_in_order", counted)
+    attack._order_settled(target, running)
+    assert orderings == []
+    assert not any(hybrid.are_solved(running.nearest, first))
+    attack._order_settled(target, running)
+    assert orderings == [1]
+    assert all(hybrid.are_solved(running.nearest, first))
+    attack._order_settled(target, running)
+    (found,) = attack._ordered(target, running)
+    assert orderings == [1]
+    assert [target.decode(ids) for ids in found.token_ids] == texts
+
+
+@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 20)])
+def test_who_is_solved_by_an_early_order_takes_no_more_steps(
+    early: bool, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_target("tiny")
+    text = "my father lost all his money"
+    update, known = capture(target, [text])
+    words = target.embed(target.encode(["his money lost all my father"]).ids[None, None])
+    monkeypatch.setattr(Lamp, "_best_permutation", lambda *arguments: replace(arguments[3], embeddings=words))
+    settings = {**SMALL, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
+    result = Lamp(**settings)(target, update, known)
+    assert result.texts == (text,)
+    assert result.history[-1].step == steps
 
 
 @pytest.mark.parametrize(("family", "task"), [("bert", "classification"), ("gpt2", "causal-lm")])

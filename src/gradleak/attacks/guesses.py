@@ -81,7 +81,7 @@ def nearest_words(target: Target, embeddings: Tensor, count: int) -> Tensor:
     Special tokens and the vocabulary's unused entries are left out: no text is tokenised into them. (LAMP's published
     code allows them.)
     """
-    table = torch.nn.functional.normalize(target.word_embeddings, dim=-1)
+    table = target.word_directions
     impossible = impossible_words(target)
 
     def nearest(part: Tensor) -> Tensor:

@@ -130,16 +130,7 @@ class Hybrid(Dlg):
 
     def _polished(self, target: Target, matcher: Matcher, guess: Guess) -> list[Finding]:
         """Put each victim's words in order, and return what was found."""
-        words = self._in_order(target, matcher, guess)
-        ids, classes = words.slots.project(target, words.embeddings), labels_of(target, words)
-        return [
-            Finding(
-                token_ids=trimmed(ids[victim, 0], words.slots.mask[victim, 0]),
-                labels=None if classes is None else classes[victim, 0].tolist(),
-                loss=loss,
-            )
-            for victim, loss in enumerate(words.losses[:, 0].tolist())
-        ]
+        return findings(target, self._in_order(target, matcher, guess))
 
     def _in_order(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
         """Put each victim's words in order; victims of the same lengths are looked at together."""
@@ -199,6 +190,19 @@ class Hybrid(Dlg):
         chosen = torch.stack(losses, dim=2).argmin(dim=2, keepdim=True)
         here = torch.arange(len(neighbours), device=moves.device) == chosen
         return torch.where(here[..., None], moves, present)
+
+
+def findings(target: Target, words: Guess) -> list[Finding]:
+    """Return words, one start for each victim, as what was found."""
+    ids, classes = words.slots.project(target, words.embeddings), labels_of(target, words)
+    return [
+        Finding(
+            token_ids=trimmed(ids[victim, 0], words.slots.mask[victim, 0]),
+            labels=None if classes is None else classes[victim, 0].tolist(),
+            loss=loss,
+        )
+        for victim, loss in enumerate(words.losses[:, 0].tolist())
+    ]
 
 
 def are_solved(words: Guess, first: Tensor) -> list[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from gradleak.attacks.base import Finding, Victim, register
 from gradleak.attacks.descent import Descender, Guess, Penalty, keep_better
 from gradleak.attacks.dlg import History
-from gradleak.attacks.hybrid import Hybrid, are_solved, best_orders
+from gradleak.attacks.hybrid import Hybrid, are_solved, best_orders, findings
 from gradleak.exchange import Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
 from gradleak.priors import Prior, load_prior
@@ -22,6 +22,9 @@ from gradleak.targets import Target
 
 # Whoever is solved leaves, but not one by one: it takes a copy of the others' gradients, and new recordings on a GPU.
 LEAVE_TOGETHER = 4
+
+# The words of a batch, sequence by sequence, whatever their order.
+Bag = tuple[tuple[int, ...], ...]
 
 
 @register
@@ -34,7 +37,7 @@ class Lamp(Hybrid):
     move takes what the optimiser remembers of a token along; in a batch a move changes one sequence; and the words that
     were found are put in order at the end by trying every swap and every move of one token until none brings the
     gradient nearer, at most `polish` times (0 for the published way), with `order_early` also as soon as a round
-    has not changed them.
+    has not changed them; and when another round keeps to words that are in order, the descent is at its end.
 
     Ablations of table 4: `alpha_lm=0`, `alpha_reg=0`, `discrete=end`, `discrete=none`.
     """
@@ -50,7 +53,7 @@ class Lamp(Hybrid):
         "large": {"steps": 5_000, "steps_per_round": 200, "optimizer": "adamw", "linear": True, "clip": 0.5},
         "fast": {
             **{"steps": 480, "lr": 0.02, "linear": True, "steps_per_round": 50},
-            **{"starts": 100, "permutations": 100, "moves": 100},
+            **{"starts": 100, "permutations": 100, "moves": 100, "order_early": True},
         },
     }
 
@@ -77,18 +80,18 @@ class Lamp(Hybrid):
         first = matcher(guess.candidates(target))
         descender = Descender(target, matcher, guess, self._descent(self.steps), self._penalty(target))
         nearest = self._nearest_words(target, matcher, guess)
-        running = _Running(list(range(len(victims))), matcher, first, nearest, descender, defaultdict(list))
+        running = _Running(list(range(len(victims))), matcher, first, nearest, descender)
         history = History(target, len(victims), self.steps, reporter)
         found: dict[int, Finding] = {}
         while running.numbers and running.descender.steps_done < self.steps:
             self._round(target, prior, running, [victims[number] for number in running.numbers], history)
             if self.order_early:
                 self._order_settled(target, running)
-            solved = are_solved(running.nearest, running.first)
-            if LEAVE_TOGETHER * sum(solved) >= len(solved):
-                out = running.only(solved)
-                found |= zip(out.numbers, self._polished(target, out.matcher, out.nearest.best_starts(1)), strict=True)
-                running = running.only([not done for done in solved])
+            arrived = running.arrived()
+            if LEAVE_TOGETHER * sum(arrived) >= len(arrived):
+                out = running.only(arrived)
+                found |= zip(out.numbers, self._ordered(target, out), strict=True)
+                running = running.only([not done for done in arrived])
         if running.numbers:
             found |= zip(running.numbers, self._ordered(target, running), strict=True)
         return [
@@ -125,7 +128,7 @@ class Lamp(Hybrid):
         words = self._nearest_words(target, running.matcher, running.descender.now)
         chosen = words.losses.argmin(dim=1, keepdim=True)
         words = words.starts(chosen)
-        settled = running.settled(words.slots.project(target, words.embeddings))
+        settled = running.end_round(_bags(target, words))
         if settled:
             ordered = self._in_order(target, running.matcher.of_victims(settled), words.victims(settled))
             nearest = running.nearest.victims(settled).starts(chosen[settled])
@@ -136,8 +139,17 @@ class Lamp(Hybrid):
         """Put words in order. Right words in a wrong order may be far: of several states the best end is taken."""
         states = (running.descender.now, running.descender.best)
         words = [running.nearest, *(self._nearest_words(target, running.matcher, state) for state in states)]
-        ordered = [self._polished(target, running.matcher, some.best_starts(1)) for some in words]
-        return [min(of_victim, key=lambda finding: finding.loss) for of_victim in zip(*ordered, strict=True)]
+        ordered = [[finding] for finding in findings(target, running.nearest.best_starts(1))]
+        solved = are_solved(running.nearest, running.first)
+        for state, some in enumerate(guess.best_starts(1) for guess in words):
+            places = [place for place, done in enumerate(solved) if not (state and done)]
+            if self.order_early:
+                places = running.not_ordered(_bags(target, some), places)
+            if places:
+                polished = self._polished(target, running.matcher.of_victims(places), some.victims(places))
+                for place, finding in zip(places, polished, strict=True):
+                    ordered[place].append(finding)
+        return [min(of_victim, key=lambda finding: finding.loss) for of_victim in ordered]
 
     def _penalty(self, target: Target) -> Penalty:
         """Section 4.2: embeddings should be as long on average as those of the vocabulary."""
@@ -173,7 +185,8 @@ class _Running:
         first: the distances `[V, starts]` that they started from.
         nearest: the nearest words so far.
         descender: the descent.
-        words: the words, whatever their order, that each victim's descent had reached at the end of every round.
+        ends: the words, whatever their order, that each victim's rounds ended with.
+        ordered: those that were put in order.
     """
 
     numbers: list[int]
@@ -181,17 +194,31 @@ class _Running:
     first: Tensor
     nearest: Guess
     descender: Descender
-    words: Mapping[int, list[tuple[int, ...]]]
+    ends: dict[int, list[Bag]] = field(default_factory=lambda: defaultdict(list))
+    ordered: dict[int, set[Bag]] = field(default_factory=lambda: defaultdict(set))
 
-    def settled(self, ids: Tensor) -> list[int]:
-        """Take note of words `[victims, 1, B, T]`, and return whose have just come to stay for a round."""
-        settled = []
-        for place, row in enumerate(ids.sort(dim=-1).values.flatten(1).tolist()):
-            words = self.words[self.numbers[place]]
-            words.append(tuple(row))
-            if words[-2:] == [words[-1]] * 2 and words[-3:] != [words[-1]] * 3:
-                settled.append(place)
-        return settled
+    def end_round(self, bags: Sequence[Bag]) -> list[int]:
+        """Take note of the words that a round ended with; return whose it did not change and are to be ordered."""
+        for number, bag in zip(self.numbers, bags, strict=True):
+            self.ends[number].append(bag)
+        return self.not_ordered(bags, [place for place in range(len(bags)) if self._stayed(place, 1)])
+
+    def not_ordered(self, bags: Sequence[Bag], places: Sequence[int]) -> list[int]:
+        """Return those of some victims whose words were never put in order, and remember that they are now."""
+        chosen = [place for place in places if bags[place] not in self.ordered[self.numbers[place]]]
+        for place in chosen:
+            self.ordered[self.numbers[place]].add(bags[place])
+        return chosen
+
+    def arrived(self) -> list[bool]:
+        """Tell who is solved, or keeps to words that have been put in order."""
+        solved = are_solved(self.nearest, self.first)
+        return [done or self._stayed(place, 2) for place, done in enumerate(solved)]
+
+    def _stayed(self, place: int, rounds: int) -> bool:
+        """Tell whether a victim's last rounds, as many as given, have not changed its words."""
+        last = self.ends[self.numbers[place]][-1 - rounds :]
+        return len(last) > rounds and len(set(last)) == 1
 
     def only(self, chosen: Sequence[bool]) -> _Running:
         """Return some of them alone."""
@@ -203,8 +230,15 @@ class _Running:
             self.first[places],
             self.nearest.victims(places),
             self.descender.of_victims(places, matcher),
-            self.words,
+            self.ends,
+            self.ordered,
         )
+
+
+def _bags(target: Target, words: Guess) -> list[Bag]:
+    """Return each victim's words, of its one start."""
+    ids = words.slots.project(target, words.embeddings)[:, 0]
+    return [tuple(map(tuple, batch)) for batch in ids.sort(dim=-1).values.tolist()]
 
 
 @register

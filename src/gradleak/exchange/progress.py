@@ -49,7 +49,7 @@ class Reporter:
         interval: seconds between reports.
     """
 
-    def __init__(self, listener: Listener | None = None, interval: float = 0.25) -> None:
+    def __init__(self, listener: Listener | None = None, interval: float = 0.5) -> None:
         self._listener = listener
         self._interval = interval
         self._started = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -78,8 +78,14 @@ def collect(factors: Mapping[str, Sequence[Factor]], observed: Mapping[str, Obse
     whole = {name: _Gradient(factors[name], seen.fixed) for name, seen in observed.items()}
     if distance.normalised:
         whole = _normalised(whole, observed, distance)
-    rows = [_sums(whole[name], seen, distance) for name, seen in observed.items()]
-    sums = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    rows: dict[str, dict[str, Tensor]] = {}
+    for names in _summed_at_once(whole, distance):
+        gradients, seen = [whole[name] for name in names], [observed[name] for name in names]
+        if len(names) == 1:
+            rows[names[0]] = _sums(gradients[0], seen[0], distance)
+        else:
+            rows |= zip(names, _vector_sums(gradients, seen), strict=True)
+    sums = {key: torch.stack([rows[name][key] for name in observed]) for key in rows[next(iter(observed))]}
     some = next(iter(sums.values()))
     shape, unknown = some.shape, some.new_full((), torch.nan).expand(some.shape)
     return Sums(
@@ -159,6 +165,40 @@ def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, 
     if distance.needs_entries:
         return sums | _sums_by_parts(gradient, seen, distance)
     return sums | {"candidate": gradient.squared_norm()}
+
+
+def _summed_at_once(whole: Mapping[str, _Gradient], distance: Distance) -> list[list[str]]:
+    """Return parameters in groups: vectors of one length together, and what is work enough by itself alone."""
+    groups: dict[Hashable, list[str]] = {}
+    for name, gradient in whole.items():
+        values = [factor.values for factor in (*gradient.factors, *gradient.fixed) if isinstance(factor, Dense)]
+        parts = len(gradient.factors), len(gradient.fixed)
+        vector = len(values) == sum(parts) and parts[0] == 1 and parts[1] <= 1 and values[0].ndim == 3
+        key: Hashable = (parts, values[0].shape) if vector and not distance.needs_entries else name
+        groups.setdefault(key, []).append(name)
+    return list(groups.values())
+
+
+def _vector_sums(gradients: Sequence[_Gradient], seen: Sequence[Observed]) -> list[dict[str, Tensor]]:
+    """Return each parameter's sums; they are computed as if the parameters were so many victims.
+
+    Half of a model's parameters are vectors; one by one their sums would take as long as those of all matrices.
+    """
+
+    def joined(factors: Iterable[Sequence[Factor]]) -> list[Factor]:
+        return [Dense(torch.cat([factor.dense() for factor in same])) for same in zip(*factors, strict=True)]
+
+    scales = [gradient.scale for gradient in gradients if gradient.scale is not None]
+    together = _Gradient(
+        joined(gradient.factors for gradient in gradients),
+        joined(gradient.fixed for gradient in gradients),
+        torch.cat(scales) if scales else None,
+    )
+    observed = Dense(torch.cat([one.gradient for one in seen])[:, None])
+    inner, candidate = (
+        sums.view(len(seen), -1, sums.shape[1]).unbind() for sums in (together.inner(observed), together.squared_norm())
+    )
+    return [{"inner": a, "candidate": b} for a, b in zip(inner, candidate, strict=True)]
 
 
 def _row_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:

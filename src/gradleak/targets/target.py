@@ -63,6 +63,7 @@ class Target:
         self.seed = seed
         self._loss = _Loss(self)
         self._fingerprint: tuple[Any, str] | None = None
+        self._directions: tuple[Any, Tensor] | None = None
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = "right"
@@ -157,6 +158,15 @@ class Target:
     def word_embeddings(self) -> Tensor:
         """The word-embedding table `[vocabulary, width]`."""
         return self._weight(self.family.word_embedding)
+
+    @property
+    def word_directions(self) -> Tensor:
+        """The word embeddings at length 1, which are computed again only where the table has changed."""
+        table = self.word_embeddings
+        state = table.data_ptr(), table._version, table.dtype
+        if self._directions is None or self._directions[0] != state:
+            self._directions = state, functional.normalize(table.detach(), dim=-1)
+        return self._directions[1]
 
     @property
     def classifier(self) -> str:
