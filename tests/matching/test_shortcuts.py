@@ -11,7 +11,7 @@ from test_engine import close, draw, observe
 from torch import Tensor, nn
 
 from conftest import TARGET_KINDS, small_target
-from gradleak.matching import L1, Candidates, Cosine, Distance, Matcher, SquaredL2
+from gradleak.matching import L1, Candidates, Cosine, Distance, Matcher, SquaredL2, sums
 from gradleak.matching import factors as factors_module
 from gradleak.matching.engine import vanishing_parameters
 from gradleak.matching.outer import outer_products
@@ -160,3 +160,29 @@ def test_models_of_another_kind_compute_all_tokens(kind: type[nn.Module], bert: 
     matcher = Matcher(custom, observed, Cosine())
     candidates = draw(custom, (1, 3, 2, 6), seed=0)
     assert close(matcher(candidates), oracle(custom, observed, Cosine(), candidates, matcher.parameters), torch.float64)
+
+
+@pytest.mark.parametrize("distance", [Cosine(), SquaredL2(normalised=True)], ids=repr)
+def test_vectors_of_one_length_are_summed_together(
+    any_target: Target, distance: Distance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = any_target.to(dtype=torch.float64)
+    matcher = Matcher(target, observe(target, victims=2), distance)
+    base, tried = draw(target, (2, 1, 3, 6), seed=4), draw(target, (2, 5, 1, 6), seed=5)
+    together: list[int] = []
+    vector_sums = sums._vector_sums
+
+    def counted(gradients: Any, seen: Any) -> list[dict[str, Tensor]]:
+        together.append(len(seen))
+        return vector_sums(gradients, seen)
+
+    def held(matcher: Matcher) -> Tensor:
+        return matcher.holding(base, 1)(tried)
+
+    monkeypatch.setattr(sums, "_vector_sums", counted)
+    found = matcher(tried), held(matcher)
+    vectors = [name for name in matcher.parameters if target.parameters[name].ndim == 1]
+    lengths = {len(target.parameters[name]) for name in vectors}
+    assert sum(together) > len(vectors) - len(lengths)
+    monkeypatch.setattr(sums, "_summed_at_once", lambda whole, _distance: [[name] for name in whole])
+    assert all(map(torch.equal, found, (matcher(tried), held(matcher))))

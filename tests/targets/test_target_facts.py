@@ -21,6 +21,26 @@ def test_special_tokens_are_those_that_the_tokenizer_puts_around_a_text(any_targ
     assert any_target.special_tokens == expected
 
 
+def test_word_directions_follow_the_table() -> None:
+    target = small_target("bert")
+    assert target.word_directions is target.word_directions
+    for _ in range(2):
+        assert torch.equal(target.word_directions, torch.nn.functional.normalize(target.word_embeddings, dim=-1))
+        with torch.no_grad():
+            target.word_embeddings[3] += 1
+
+
+def test_every_parameter_has_an_owner(any_target: Target) -> None:
+    for target in (any_target, any_target.to(dtype=torch.float64)):
+        named = {
+            name: getattr(module, own)
+            for module, names in target.parameter_owners.items()
+            for own, name in names.items()
+        }
+        assert named.keys() == target.parameters.keys()
+        assert all(named[name] is parameter for name, parameter in target.parameters.items())
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), min_size=1, max_size=4))
 def test_texts_come_back_from_their_tokens(texts: list[list[str]]) -> None:
