@@ -152,6 +152,18 @@ def test_who_is_solved_by_an_early_order_takes_no_more_steps(
     assert result.history[-1].step == steps
 
 
+@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 40)])
+def test_who_keeps_to_wrong_words_takes_no_more_steps(early: bool, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load_target("tiny")
+    update, known = capture(target, ["my father lost all his money"])
+    words = target.embed(target.encode(["my mother found all the books"]).ids[None, None])
+    monkeypatch.setattr(Lamp, "_best_permutation", lambda *arguments: replace(arguments[3], embeddings=words))
+    settings = {**SMALL, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
+    result = Lamp(**settings)(target, update, known)
+    assert set(result.texts[0].split()) == {"my", "mother", "found", "all", "the", "books"}
+    assert result.history[-1].step == steps
+
+
 @pytest.mark.parametrize(("family", "task"), [("bert", "classification"), ("gpt2", "causal-lm")])
 @pytest.mark.parametrize("kind", [Lamp, LampL2L1])
 def test_the_best_neighbour_of_a_batch_is_that_of_whole_batches(kind: type[Lamp], family: str, task: Task) -> None:
