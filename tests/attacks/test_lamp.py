@@ -14,7 +14,7 @@ from gradleak.attacks import Lamp, LampL2L1, Victim, hybrid
 from gradleak.attacks.descent import Descender, Guess
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.lamp import _Running
-from gradleak.exchange import Knowledge, Update
+from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.federation import Client
 from gradleak.matching import Matcher
 from gradleak.metrics import score_tokens
@@ -162,6 +162,17 @@ def test_who_keeps_to_wrong_words_takes_no_more_steps(early: bool, steps: int, m
     result = Lamp(**settings)(target, update, known)
     assert set(result.texts[0].split()) == {"my", "mother", "found", "all", "the", "books"}
     assert result.history[-1].step == steps
+
+
+@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 10)])
+def test_who_arrives_early_does_not_wait_for_others(early: bool, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = small_target("bert")
+    update, known = capture(target, TEXTS[:1])
+    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(seed)) for seed in range(5)]
+    monkeypatch.setattr(_Running, "arrived", lambda self: [number == 0 for number in self.numbers])
+    attack = Lamp(**{**SMALL, "steps": 50, "alpha_lm": 0.0, "order_early": early})
+    found = attack.run(target, victims, Reporter())
+    assert [finding.history[-1].step for finding in found] == [steps, 50, 50, 50, 50]
 
 
 @pytest.mark.parametrize(("family", "task"), [("bert", "classification"), ("gpt2", "causal-lm")])

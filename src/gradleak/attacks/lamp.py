@@ -90,7 +90,8 @@ class Lamp(Hybrid):
             if self.order_early:
                 self._order_settled(target, running)
             arrived = running.arrived()
-            if LEAVE_TOGETHER * sum(arrived) >= len(arrived):
+            # Who keeps to wrong words must not wait: it would find others or not, depending on who is beside it.
+            if LEAVE_TOGETHER * sum(arrived) >= len(arrived) or (self.order_early and any(arrived)):
                 out = running.only(arrived)
                 found |= zip(out.numbers, self._ordered(target, out), strict=True)
                 running = running.only([not done for done in arrived])
