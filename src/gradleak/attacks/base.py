@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
-from gradleak.exchange import Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
+from gradleak.exchange import Deadline, Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
 from gradleak.matching import free_bytes
 from gradleak.targets import Target
 from gradleak.version import __version__
@@ -28,6 +28,8 @@ NEEDS: dict[str, Callable[[Target, Update], bool]] = {
 }
 """What an attack may need of an update, and how to see whether the update has it."""
 
+OUT_OF_TIME = "the time was up before the attack had ended; a larger --budget may find more"
+
 
 @dataclass(frozen=True)
 class Victim:
@@ -40,7 +42,7 @@ class Victim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What `run` found out about one victim."""
+    """What `run` found out about one victim; `Reconstruction` documents the fields."""
 
     token_ids: Sequence[Sequence[int]]
     labels: Sequence[int] | None
@@ -48,6 +50,9 @@ class Finding:
     history: tuple[Glimpse, ...] = ()
     notes: tuple[str, ...] = ()
     verified: bool = False
+    complete: bool = False
+    labels_verified: bool = False
+    copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +105,11 @@ class Attack(ABC):
         *,
         seed: int = 0,
         listener: Listener | None = None,
+        budget: float | None = None,
     ) -> Reconstruction:
-        """Reconstruct the private batch behind one update."""
-        return self.many(target, [update], [knowledge or Knowledge()], seed=seed, listener=listener)[0]
+        """Reconstruct the private batch behind one update, in `budget` seconds if given."""
+        known = knowledge or Knowledge()
+        return self.many(target, [update], [known], seed=seed, listener=listener, budget=budget)[0]
 
     def many(
         self,
@@ -112,11 +119,21 @@ class Attack(ABC):
         *,
         seed: int = 0,
         listener: Listener | None = None,
+        budget: float | None = None,
     ) -> list[Reconstruction]:
         """Reconstruct the private batches behind several updates, side by side where they are alike.
 
         Each update has a random stream of its own, made from the seed: what is found does not depend on which others
         are attacked with it, but for rounding.
+
+        Args:
+            target: the model.
+            updates: what the clients sent.
+            knowledge: what the attacker is told of each.
+            seed: seed of everything random in the attack.
+            listener: called with a `Progress` now and then.
+            budget: seconds for each update; those attacked side by side share theirs. Then the best found so far is
+                returned. None for as long as the attack takes.
         """
         for update, known in zip(updates, knowledge, strict=True):
             self.check(target, update, known)
@@ -125,8 +142,11 @@ class Attack(ABC):
             victims = [
                 Victim(_ordered(target, updates[i]), knowledge[i], torch.Generator().manual_seed(seed)) for i in members
             ]
+            deadline = Deadline(None if budget is None else budget * len(members))
             started = time.perf_counter()
-            findings = self.run(target, victims, Reporter(listener))
+            findings = self.run(target, victims, Reporter(listener, deadline=deadline))
+            if deadline.hit:
+                findings = [replace(finding, notes=(*finding.notes, OUT_OF_TIME)) for finding in findings]
             seconds = (time.perf_counter() - started) / len(members)
             for number, finding in zip(members, findings, strict=True):
                 found[number] = self._reconstruction(target, finding, seed, seconds)
@@ -182,6 +202,9 @@ class Attack(ABC):
             history=finding.history,
             notes=finding.notes,
             verified=finding.verified,
+            complete=finding.complete,
+            labels_verified=finding.labels_verified,
+            copies=finding.copies or (1,) * len(finding.token_ids),
             tokenizer=target.tokenizer,
         )
 

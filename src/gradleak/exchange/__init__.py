@@ -5,12 +5,13 @@ A client gives an `Update`; the experimenter decides which `Knowledge` goes with
 """
 
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
-from gradleak.exchange.progress import Listener, Progress, Reporter
+from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
 from gradleak.exchange.reconstruction import Glimpse, Reconstruction
 from gradleak.exchange.update import Origin, Update
 
 __all__ = [
     "FACTS",
+    "Deadline",
     "Glimpse",
     "Knowledge",
     "Listener",

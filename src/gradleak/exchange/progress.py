@@ -1,4 +1,4 @@
-"""Progress of a running attack, told to whoever listens without slowing it down."""
+"""Progress of a running attack and the time it has left: all that passes between a run and its caller meanwhile."""
 
 from __future__ import annotations
 
@@ -41,15 +41,54 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
+class Deadline:
+    """The moment by which a run has to end; loops ask `passed` and return the best they have.
+
+    Args:
+        seconds: from now; None for no deadline.
+
+    Attributes:
+        hit: whether a loop was told that the time is up, so that its result may be incomplete.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._until = float("inf") if seconds is None else time.monotonic() + seconds
+        self.hit = False
+
+    @property
+    def left(self) -> float:
+        """Seconds left; negative once it has passed."""
+        return self._until - time.monotonic()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is up. Ask before each step that would take more than a fraction of a second."""
+        if self.left > 0:
+            return False
+        self.hit = True
+        return True
+
+    def sooner(self, seconds: float) -> Deadline:
+        """Return the earlier of this deadline and one in so many seconds."""
+        return Deadline(min(self.left, seconds))
+
+
 class Reporter:
     """Passes progress on, at most every `interval` seconds: reading a loss stops a GPU's queue.
 
     Args:
         listener: called with each report; None for silence.
         interval: seconds between reports.
+        deadline: when the run has to end; none by default.
+
+    Attributes:
+        deadline: asked by every loop of an attack that may take longer than a second.
     """
 
-    def __init__(self, listener: Listener | None = None, interval: float = 0.5) -> None:
+    def __init__(
+        self, listener: Listener | None = None, interval: float = 0.5, deadline: Deadline | None = None
+    ) -> None:
+        self.deadline = deadline or Deadline()
         self._listener = listener
         self._interval = interval
         self._started = time.monotonic()

@@ -33,7 +33,13 @@ class Reconstruction:
         model_hash: fingerprint of the target's weights.
         history: how it got there.
         notes: what the attack inferred or assumed, in words.
-        verified: whether the attack proved its texts right from the update alone, without knowing the truth.
+        verified: whether the update proves that every text returned was trained on (docs/verified.md).
+        complete: whether it proves, too, that nothing else was: these texts explain the whole update.
+        labels_verified: whether it proves the labels.
+        copies: how often each text was found, at least; a text that occurs several times is returned once.
+        verdict: one sentence on what the result means.
+        not_tested: what neither this result nor `verified` says anything about.
+        next_steps: what to do next.
         tokenizer: the target's, for scoring.
     """
 
@@ -50,4 +56,10 @@ class Reconstruction:
     history: tuple[Glimpse, ...] = ()
     notes: tuple[str, ...] = ()
     verified: bool = False
+    complete: bool = False
+    labels_verified: bool = False
+    copies: tuple[int, ...] = ()
+    verdict: str = ""
+    not_tested: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
     tokenizer: Any = field(default=None, repr=False, compare=False)
