@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,39 +10,20 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.base import Attack, Finding, Victim, find_attack, register
-from gradleak.attacks.evidence import PRUNING_SHOWS, noise_level, share_of_zeros
-from gradleak.attacks.inference import known_labels
-from gradleak.attacks.sieve import HIDDEN, dropout_is_off, first_inputs, reproduces, row_space
+from gradleak.attacks.evidence import PRUNING_SHOWS, looks_rounded, noise_level, share_of_zeros
+from gradleak.attacks.sieve import by_whole_gradient, dropout_is_off, first_inputs, row_space
 from gradleak.errors import GradleakError
 from gradleak.exchange import Glimpse, Knowledge, Reporter, Update
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 
-# No words are nearer than this, as a cosine distance: it is rounding.
-NEAREST = 1e-7
+# No words are nearer than this, as a cosine distance: it is rounding, of float32 or of bfloat16.
+NEAREST, NEAREST_ROUNDED = 1e-7, 1e-5
+# Whether there was dropout shows if the floor of the first layer is below this share of what stands out.
+CLEAR = 1e-2
+# The share of the time left that an attack may take while others wait.
+SHARE = 0.6
 NO_ATTENTION = "no attention gradients: the text can be searched, not read out"
-
-
-class TimeIsUpError(Exception):
-    """Raised inside an attack when the budget is spent; carries what it had."""
-
-    def __init__(self, texts: tuple[str, ...]) -> None:
-        super().__init__("time is up")
-        self.texts = texts
-
-
-class _Clock(Reporter):
-    """Passes progress on, and ends the attack when it is over its time."""
-
-    def __init__(self, reporter: Reporter, until: float) -> None:
-        super().__init__()
-        self._passed_on = reporter
-        self._until = until
-
-    def __call__(self, step: int, total: int, look: Callable[[], tuple[float, tuple[str, ...]]]) -> None:
-        self._passed_on(step, total, look)
-        if time.monotonic() > self._until and step < total:
-            raise TimeIsUpError(look()[1])
 
 
 @dataclass(frozen=True)
@@ -57,9 +37,11 @@ class _Trial:
 
     @property
     def note(self) -> str:
-        if self.finding.verified:
-            return f"{self.name}: verified"
-        return f"{self.name}{': out of time' if self.cut_short else ''}: distance {self.distance:.2g}"
+        if not self.finding.verified:
+            return f"{self.name}{': out of time' if self.cut_short else ''}: distance {self.distance:.2g}"
+        whole = any(note.startswith("proven by the whole gradient") for note in self.finding.notes)
+        source = "the whole gradient" if whole else "the first layer's gradient"
+        return f"{self.name}: text confirmed against {source}"
 
 
 @register
@@ -72,7 +54,7 @@ class Auto(Attack):
     was tried.
 
     Attributes:
-        budget: seconds for one update. An attack is stopped at its next report; none is started after that.
+        budget: seconds for one update. Then the best found so far is returned.
     """
 
     name: ClassVar[str] = "auto"
@@ -92,17 +74,28 @@ class Auto(Attack):
         return [self._attack(target, victim, reporter) for victim in victims]
 
     def _attack(self, target: Target, victim: Victim, reporter: Reporter) -> Finding:
+        deadline = reporter.deadline.sooner(self.budget)
         evidence = examine(target, victim.gradient)
-        until = time.monotonic() + self.budget
         trials: list[_Trial] = []
-        for attack in plan(target, victim, evidence):
-            if trials and time.monotonic() > until:
+        failures: list[str] = []
+        attacks = plan(target, victim, evidence)
+        for attack in attacks:
+            if trials and deadline.passed:
                 break
-            trials.append(_try(attack, target, _informed(victim, trials), _Clock(reporter, until), evidence))
-            if trials[-1].finding.verified or trials[-1].distance < NEAREST:
+            share = 1.0 if attack is attacks[-1] else SHARE
+            part = reporter.within(deadline.sooner(share * deadline.left))
+            try:
+                trials.append(_try(attack, target, _informed(victim, trials), part, evidence))
+            except Exception as error:  # one attack's failure must not hide what the others find
+                failures.append(f"{attack.name} failed ({' '.join(str(error).split())}); the others went on")
+                continue
+            nearest = NEAREST_ROUNDED if evidence.rounded else NEAREST
+            if trials[-1].finding.verified or trials[-1].distance < nearest:
                 break
+        if not trials:
+            raise GradleakError(f"no attack could be run on this update: {'; '.join(failures) or 'none applies to it'}")
         best = min(trials, key=lambda trial: (not trial.finding.verified, trial.distance))
-        notes = (*evidence.lines, *(trial.note for trial in trials), *best.finding.notes)
+        notes = (*evidence.lines, *(trial.note for trial in trials), *failures, *best.finding.notes)
         texts = tuple(target.decode(ids) for ids in best.finding.token_ids)
         reporter(1, 1, lambda: (best.distance, texts))
         history = best.finding.history or (Glimpse(1, best.distance, texts),)
@@ -113,7 +106,7 @@ class Auto(Attack):
 def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
     """Return the attacks that apply to an update, strongest first."""
     hybrid = ("lamp", "grab") if evidence.dropout is False else ("grab", "lamp")
-    wanted = [find_attack("sieve")()] if evidence.tokens is not None or evidence.defended else []
+    wanted: list[Attack] = [find_attack("sieve")()]
     if not evidence.defended:
         wanted += [find_attack("edr").with_settings("fast"), find_attack("fet").with_settings("thorough")]
     wanted += [find_attack(name).with_settings("fast") for name in hybrid]
@@ -134,15 +127,17 @@ class Evidence:
 
     Attributes:
         kept: the share of entries that are not zero.
+        rounded: whether entries have few distinct values, as differences of weights and half precision have.
         only_signs: whether all entries are −1, 0 or 1.
         noise: standard deviation of added noise; None if it cannot be seen.
         attention: whether attention gradients of the first layer were sent.
-        tokens: rank of these, which is the number of tokens; None if it has none to speak of.
+        tokens: how many of their singular values stand out, which is the number of tokens; None if none does.
         dropout: whether the client uses dropout; None if it cannot be seen.
         embeddings: which embedding gradients were sent.
     """
 
     kept: float
+    rounded: bool
     only_signs: bool
     noise: float | None
     attention: bool
@@ -152,8 +147,8 @@ class Evidence:
 
     @property
     def pruned(self) -> bool:
-        """Whether entries were taken out."""
-        return self.kept < 1 - PRUNING_SHOWS
+        """Whether entries were taken out: zeros that no rounding explains."""
+        return self.kept < 1 - PRUNING_SHOWS and not self.rounded
 
     @property
     def defended(self) -> bool:
@@ -168,12 +163,14 @@ class Evidence:
             said.append("only signs were sent")
         elif self.pruned:
             said.append(f"pruned to {100 * self.kept:.2g} %")
+        elif self.rounded:
+            said.append("rounded to few distinct values: half precision, or a difference of weights")
         if self.noise and not self.only_signs:
             said.append(f"noise about {self.noise:.1g}")
         if self.tokens is not None:
-            said.append(f"about {self.tokens} tokens in the batch")
-        elif not self.defended:
-            said.append(HIDDEN if self.attention else NO_ATTENTION)
+            said.append(f"about {self.tokens} tokens stand out of the first layer")
+        elif not self.attention:
+            said.append(NO_ATTENTION)
         if self.dropout is not None:
             said.append("dropout likely" if self.dropout else "no dropout")
         return said
@@ -183,14 +180,17 @@ def examine(target: Target, gradient: Mapping[str, Tensor]) -> Evidence:
     """Look at an update before it is attacked."""
     kept = 1 - share_of_zeros(target, gradient)
     only_signs = all(bool(((t == 0) | (t.abs() == 1)).all()) for t in gradient.values())
-    noise = noise_level(target, gradient)
+    rounded = not only_signs and looks_rounded(target, gradient)
     tokens, dropout = None, None
     inputs = first_inputs(target) if target.layers and target.layers[0].query.weight in gradient else None
-    if inputs is not None and kept > 1 - PRUNING_SHOWS and not only_signs and not noise:
+    if inputs is not None and not only_signs:
         space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
-        if space.rank < space.width:
-            tokens, dropout = space.rank, not dropout_is_off(target, inputs, space)
-    return Evidence(kept, only_signs, noise, inputs is not None, tokens, dropout, _embeddings_sent(target, gradient))
+        if 0 < space.rank < space.width:
+            tokens = space.rank
+            dropout = not dropout_is_off(target, inputs, space) if space.error < CLEAR else None
+    noise = noise_level(target, gradient)
+    sent = _embeddings_sent(target, gradient)
+    return Evidence(kept, rounded, only_signs, noise, inputs is not None, tokens, dropout, sent)
 
 
 def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:
@@ -202,35 +202,46 @@ def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:
 def _informed(victim: Victim, trials: Sequence[_Trial]) -> Victim:
     """Tell an attack how many sentences an earlier one read, where nobody said; and let each start from the seed."""
     known = victim.knowledge
-    counted = next((len(trial.finding.token_ids) for trial in trials if trial.name == "sieve"), 0)
+    counted = next((sum(trial.finding.copies) for trial in trials if trial.name == "sieve"), 0)
     if known.sequences is None and counted:
         known = replace(known, batch_size=counted)
     return Victim(victim.gradient, known, torch.Generator().manual_seed(victim.generator.initial_seed()))
 
 
-def _try(attack: Attack, target: Target, victim: Victim, clock: _Clock, evidence: Evidence) -> _Trial:
-    cut_short = False
-    try:
-        finding = attack.run(target, [victim], clock)[0]
-    except TimeIsUpError as stop:
-        encoded = target.encode(list(stop.texts))
-        ids = [row[keep].tolist() for row, keep in zip(encoded.ids, encoded.mask, strict=True)]
-        labels, _ = known_labels(target, victim)
-        finding = Finding(ids, labels if labels is not None and len(labels) == len(ids) else None, float("inf"))
-        cut_short = True
-    if not finding.verified and _is_proven(target, victim, finding, evidence):
-        finding = replace(finding, verified=True, loss=0.0)
-    return _Trial(attack.name, finding, _distance(target, victim, finding, evidence), cut_short)
+def _try(attack: Attack, target: Target, victim: Victim, reporter: Reporter, evidence: Evidence) -> _Trial:
+    finding = attack.run(target, [victim], reporter)[0]
+    if not finding.verified and evidence.attention:
+        finding = _proven(target, victim, finding)
+    distance = _distance(target, victim, finding, evidence)
+    return _Trial(attack.name, finding, distance, reporter.deadline.hit)
 
 
-def _is_proven(target: Target, victim: Victim, finding: Finding, evidence: Evidence) -> bool:
-    """Tell whether words give the very update, which proves them, whoever found them.
+def _proven(target: Target, victim: Victim, finding: Finding) -> Finding:
+    """Mark texts whose gradient is the very update, which proves them, whichever attack found them.
 
     Only attention makes every word and its place count: a maximum over places may leave words out, and an LSTM forgets.
     """
-    if evidence.defended or not evidence.attention or not all(finding.token_ids):
-        return False
-    return reproduces(target, victim.gradient, finding.token_ids, finding.labels)
+    texts = list(map(tuple, finding.token_ids))
+    labels = None if finding.labels is None else list(finding.labels)
+    if labels is not None and len(labels) == len(texts):
+        pairs = list(dict.fromkeys(zip(texts, labels, strict=True)))
+        texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
+    if len(set(texts)) < len(texts) or not all(texts):  # one text with several labels is left unproven
+        return finding
+    proof = by_whole_gradient(target, victim.gradient, texts, labels)
+    if not proof.verified:
+        return finding
+    return replace(
+        finding,
+        token_ids=texts,
+        labels=labels,
+        loss=0.0,
+        notes=(*finding.notes, *proof.evidence),
+        verified=True,
+        complete=proof.complete,
+        labels_verified=proof.labels_verified,
+        copies=proof.copies,
+    )
 
 
 def _distance(target: Target, victim: Victim, finding: Finding, evidence: Evidence) -> float:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 import torch
 from torch import Tensor
 
+from gradleak.attacks.verdict import verdict_on
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Deadline, Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
 from gradleak.matching import free_bytes
@@ -146,7 +147,7 @@ class Attack(ABC):
             started = time.perf_counter()
             findings = self.run(target, victims, Reporter(listener, deadline=deadline))
             if deadline.hit:
-                findings = [replace(finding, notes=(*finding.notes, OUT_OF_TIME)) for finding in findings]
+                findings = [f if f.verified else replace(f, notes=(*f.notes, OUT_OF_TIME)) for f in findings]
             seconds = (time.perf_counter() - started) / len(members)
             for number, finding in zip(members, findings, strict=True):
                 found[number] = self._reconstruction(target, finding, seed, seconds)
@@ -188,6 +189,7 @@ class Attack(ABC):
         return victim.knowledge.longest
 
     def _reconstruction(self, target: Target, finding: Finding, seed: int, seconds: float) -> Reconstruction:
+        verdict = verdict_on(self.name, finding)
         return Reconstruction(
             token_ids=tuple(tuple(ids) for ids in finding.token_ids),
             texts=tuple(target.decode(ids) for ids in finding.token_ids),
@@ -205,6 +207,9 @@ class Attack(ABC):
             complete=finding.complete,
             labels_verified=finding.labels_verified,
             copies=finding.copies or (1,) * len(finding.token_ids),
+            verdict=verdict.meaning,
+            not_tested=verdict.not_tested,
+            next_steps=verdict.next_steps,
             tokenizer=target.tokenizer,
         )
 

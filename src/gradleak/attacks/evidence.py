@@ -13,6 +13,8 @@ from gradleak.targets import Target
 NOISE_SHOWS = 1e-3
 # No gradient of a transformer's weight matrices has so many zeros by itself.
 PRUNING_SHOWS = 0.1
+# Of entries that are not rounded, hardly two are of one size; so many are looked at.
+FEW, SAMPLED = 0.5, 2**16
 
 
 def noise_level(target: Target, gradient: Mapping[str, Tensor]) -> float | None:
@@ -33,6 +35,16 @@ def share_of_zeros(target: Target, gradient: Mapping[str, Tensor]) -> float:
     matrices = [t for name, t in gradient.items() if t.ndim == 2 and name not in target.embedding_parameters]
     entries = sum(matrix.numel() for matrix in matrices)
     return sum(int((matrix == 0).sum()) for matrix in matrices) / entries if entries else 0.0
+
+
+def looks_rounded(target: Target, gradient: Mapping[str, Tensor]) -> bool:
+    """Whether entries have few distinct sizes: those of half precision, or of differences between rounded weights."""
+    matrices = [t for name, t in gradient.items() if t.ndim == 2 and name not in target.embedding_parameters]
+    if not matrices:
+        return False
+    entries = max(matrices, key=Tensor.numel).flatten()[:SAMPLED].abs()
+    entries = entries[entries > 0]
+    return len(entries) > 0 and len(torch.unique(entries)) < FEW * len(entries)
 
 
 def looks_pruned(target: Target, gradient: Mapping[str, Tensor]) -> bool:

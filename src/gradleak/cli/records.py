@@ -71,6 +71,12 @@ def _batch(outcome: Outcome) -> dict[str, Any]:
         "seconds": found.seconds,
         "notes": list(found.notes),
         "verified": found.verified,
+        "complete": found.complete,
+        "labels_verified": found.labels_verified,
+        "copies": [None if i is None else found.copies[i] for i in order],
+        "verdict": found.verdict,
+        "not_tested": list(found.not_tested),
+        "next_steps": list(found.next_steps),
     }
 
 

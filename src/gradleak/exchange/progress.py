@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 
@@ -53,6 +54,7 @@ class Deadline:
 
     def __init__(self, seconds: float | None = None) -> None:
         self._until = float("inf") if seconds is None else time.monotonic() + seconds
+        self._whole: Deadline | None = None
         self.hit = False
 
     @property
@@ -66,11 +68,15 @@ class Deadline:
         if self.left > 0:
             return False
         self.hit = True
+        if self._whole is not None:
+            self._whole.hit = True
         return True
 
     def sooner(self, seconds: float) -> Deadline:
-        """Return the earlier of this deadline and one in so many seconds."""
-        return Deadline(min(self.left, seconds))
+        """Return a deadline of a part of the run: the earlier of this one and one in so many seconds."""
+        part = Deadline(min(self.left, seconds))
+        part._whole = self
+        return part
 
 
 class Reporter:
@@ -95,6 +101,12 @@ class Reporter:
         self._reported = float("-inf")
         self._first: tuple[int, float] | None = None
         self._step = 0
+
+    def within(self, deadline: Deadline) -> Reporter:
+        """Return a reporter to the same listener, of a part of the run that has to end earlier."""
+        part = copy(self)
+        part.deadline = deadline
+        return part
 
     def __call__(self, step: int, total: int, look: Callable[[], tuple[float, tuple[str, ...]]]) -> None:
         """Report if it is time; `look` gives loss and texts and is called only then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,18 +19,20 @@ from gradleak.attacks.sieve.labels import read_labels
 from gradleak.attacks.sieve.masked import read_masked
 from gradleak.attacks.sieve.peeling import read_plain
 from gradleak.attacks.sieve.robust import read_changed
-from gradleak.attacks.sieve.seen import Teller
+from gradleak.attacks.sieve.seen import Seen, Teller
 from gradleak.attacks.sieve.subspace import Subspace, row_space
-from gradleak.attacks.sieve.verify import difference, reproduces
+from gradleak.attacks.sieve.verify import Proof, by_whole_gradient
 from gradleak.errors import GradleakError
-from gradleak.exchange import Glimpse, Knowledge, Reporter
+from gradleak.exchange import Deadline, Glimpse, Knowledge, Reporter
 from gradleak.priors import load_prior
 from gradleak.targets import Target
 
-__all__ = ["HIDDEN", "Sieve", "dropout_is_off", "first_inputs", "possible_words", "reproduces", "row_space"]
+__all__ = ["Proof", "Sieve", "by_whole_gradient", "dropout_is_off", "first_inputs", "possible_words", "row_space"]
 
-CLEAN = 1e-6
-"""An update is as it was computed if its smallest singular value is below this share of the largest."""
+EXACT = 1e-3
+"""An update is read exactly if its floor is below this share of the smallest singular value of the text: then vectors
+of the text lie in the row space to a thousandth. Float32 leaves 1e-6, a step of SGD with a learning rate of 1 leaves
+1e-4, a cast to float16 more than 1e-3."""
 
 ZEROS = 0.05
 """Share of zeros in a gradient from which on it was pruned."""
@@ -41,18 +44,31 @@ NO_DROPOUT = 1e-3
 TRUST = 0.3
 """How much what dropout has changed counts for the last token of a language model's text."""
 
-HIDDEN = "this update hides its tokens from subspace attacks"
+NOTHING = (
+    "nothing stands out of the first layer: noise covers it, or the batch has more tokens than the model dimensions"
+)
+INEXACT = "no exact read-out: the update was perturbed, or holds too many tokens"
 
 
 @dataclass
 class Reading:
-    """What was read from one update so far."""
+    """What was read from one update so far.
+
+    Attributes:
+        sentences: token ids of each distinct text.
+        copies: how often each was found, at least.
+        labels: the class of each; None if they were not read.
+        loss: share of the update that is not explained, or the distance of the gradients.
+        notes: a line for each fact.
+        proof: what the update proves.
+    """
 
     sentences: list[Sentence] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)
     labels: list[int] | None = None
     loss: float = 1.0
     notes: list[str] = field(default_factory=list)
-    verified: bool = False
+    proof: Proof = field(default_factory=Proof)
 
 
 @register
@@ -61,8 +77,8 @@ class Sieve(Attack):
     """Sieve (gradleak's own): the first layer's inputs are a finite set, and its gradients span those of the batch.
 
     With dropout, masks are decoded (`masked.py`); without, sentences are peeled off one by one (`peeling.py`). Labels,
-    lengths, batch size and dropout need not be known. What reproduces the gradient is marked as verified, with loss 0:
-    what is left is rounding.
+    lengths, batch size and dropout need not be known. What the update proves is marked as verified, with loss 0: what
+    is left is rounding.
 
     Attributes:
         starts: how many beginnings of sentences are tried, at most, before peeling gives up.
@@ -93,81 +109,88 @@ class Sieve(Attack):
             reporter(len(findings), len(victims), lambda: (loss, texts))
 
         for number, victim in enumerate(victims, start=1):
-            findings.append(self._finding(target, inputs, victim, tell))
+            share = reporter.deadline.left / (len(victims) - len(findings))
+            findings.append(self._finding(target, inputs, victim, tell, reporter.deadline.sooner(share)))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
         return findings
 
-    def _finding(self, target: Target, inputs: Inputs, victim: Victim, tell: Teller) -> Finding:
+    def _finding(self, target: Target, inputs: Inputs, victim: Victim, tell: Teller, deadline: Deadline) -> Finding:
         gradient = victim.gradient
         for projection in inputs.maps:
             if projection.weight not in gradient:
                 raise GradleakError(f"{self.name} needs the gradient of {projection.weight}; this update has none")
         space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
-        words = possible_words(target, victim)
-        reading = self._read(target, inputs, victim, space, words, tell)
+        seen = Seen(target, inputs, gradient, possible_words(target, victim), target.max_length, tell, deadline)
+        reading = self._read(seen, victim.knowledge, space)
         if reading.sentences and reading.labels is None:
             reading.labels = read_labels(target, gradient, reading.sentences)
-        reading = _as_known(target, inputs, victim, space, words, reading)
+        reading = _as_known(seen, victim.knowledge, space, reading)
         texts = tuple(target.decode(ids) for ids in reading.sentences)
         return Finding(
             token_ids=reading.sentences,
             labels=reading.labels,
             loss=reading.loss,
             history=(Glimpse(1, reading.loss, texts),),
-            notes=tuple(reading.notes),
-            verified=reading.verified,
+            notes=(*reading.notes, *_repeats(reading), *reading.proof.evidence),
+            verified=reading.proof.verified,
+            complete=reading.proof.complete,
+            labels_verified=reading.proof.labels_verified,
+            copies=tuple(reading.copies),
         )
 
-    def _read(
-        self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor, tell: Teller
-    ) -> Reading:
+    def _read(self, seen: Seen, known: Knowledge, space: Subspace) -> Reading:
         if space.rank == 0:
-            return Reading(notes=[HIDDEN])
-        if float(space.values[-1]) > CLEAN or _compressed(inputs, victim):
-            return self._changed(target, inputs, victim, words, tell)
-        if dropout_is_off(target, inputs, space):
-            return self._without_dropout(target, inputs, victim, words)
-        return self._with_dropout(target, inputs, victim, space, words, tell)
+            return Reading(notes=["the first layer's gradient is zero: nothing can be read from it"])
+        if space.error < EXACT and not _compressed(seen):
+            off = dropout_is_off(seen.target, seen.inputs, space)
+            reading = self._without_dropout(seen, space) if off else self._with_dropout(seen, space)
+            if reading.sentences or seen.deadline.passed:
+                return reading
+        return self._changed(seen, known)
 
-    def _with_dropout(
-        self, target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor, tell: Teller
-    ) -> Reading:
-        found = read_masked(target, inputs, victim.gradient, space, words, tell)
+    def _with_dropout(self, seen: Seen, space: Subspace) -> Reading:
+        target = seen.target
+        found = read_masked(target, seen.inputs, seen.gradient, space, seen.words, seen.tell, seen.deadline)
         sentences = list(found.sentences)
-        ends = with_endings(target, victim.gradient, sentences, TRUST) if target.task == "causal-lm" else None
+        ends = with_endings(target, seen.gradient, sentences, TRUST) if target.task == "causal-lm" else None
         sentences = ends or sentences
         notes = [_overview(sentences), f"dropout found: rate about {found.rate:.2f}"]
         if ends:
             notes.append("each text's last token is an estimate")
         if found.missing:
             notes.append(f"{found.missing} of {space.rank} tokens not found")
-        return Reading(sentences, found.labels, 0.0 if found.proven else found.loss, notes, found.proven)
+        loss = 0.0 if found.proof.verified else found.loss
+        return _distinct(Reading(sentences, [], found.labels, loss, notes, found.proof))
 
-    def _without_dropout(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor) -> Reading:
-        longest = longest_length(target, victim.gradient) or target.max_length
-        found = read_plain(target, inputs, victim.gradient, words, longest, self.starts)
+    def _without_dropout(self, seen: Seen, space: Subspace) -> Reading:
+        target = seen.target
+        longest = longest_length(target, seen.gradient) or target.max_length
+        found = read_plain(
+            target, seen.inputs, seen.gradient, seen.words, longest, self.starts, space.floor, seen.deadline
+        )
         sentences = found.sentences
         if target.task == "causal-lm":
-            sentences = with_endings(target, victim.gradient, sentences) or sentences
-        notes = [_overview(sentences), "no dropout"]
+            sentences = with_endings(target, seen.gradient, sentences) or sentences
         labels = None
-        loss = 1.0
-        verified = False
-        if sentences:
-            labels = read_labels(target, victim.gradient, sentences) or found.labels
-            labels = labels if target.task == "classification" else None
-            loss, _ = difference(target, victim.gradient, sentences, labels)
-            verified = reproduces(target, victim.gradient, sentences, labels)
-        return Reading(sentences, labels, 0.0 if verified else loss, notes, verified)
+        if sentences and target.task == "classification":
+            labels = read_labels(target, seen.gradient, sentences) or found.labels
+        proof = by_whole_gradient(target, seen.gradient, sentences, labels)
+        if not proof.verified and labels not in (None, found.labels):
+            # the closed form takes each text once: labels found text by text hold where one occurs several times
+            again = by_whole_gradient(target, seen.gradient, sentences, found.labels)
+            labels, proof = (found.labels, again) if again.verified else (labels, proof)
+        loss = 0.0 if proof.verified else proof.unexplained
+        notes = [_overview(sentences), "no dropout"]
+        return _distinct(Reading(sentences, list(proof.copies), labels, loss, notes, proof))
 
-    def _changed(self, target: Target, inputs: Inputs, victim: Victim, words: Tensor, tell: Teller) -> Reading:
-        prior = None if self.prior == "none" else load_prior(self.prior, target)
-        found = read_changed(target, inputs, victim.gradient, words, victim.knowledge, tell, prior)
+    def _changed(self, seen: Seen, known: Knowledge) -> Reading:
+        prior = None if self.prior == "none" else load_prior(self.prior, seen.target)
+        found = read_changed(seen, known, prior)
         if found is None:
-            return Reading(notes=[HIDDEN])
+            return Reading(notes=[NOTHING])
         sentences = [tuple(ids) for ids in found.sentences]
-        notes = [_overview(sentences), "the row space is not exact: noise, compression, or more tokens than dimensions"]
-        return Reading(sentences, found.labels or None, found.distance, notes)
+        notes = [_overview(sentences), INEXACT]
+        return _distinct(Reading(sentences, [], found.labels or None, found.distance, notes))
 
 
 def possible_words(target: Target, victim: Victim) -> Tensor:
@@ -180,9 +203,9 @@ def possible_words(target: Target, victim: Victim) -> Tensor:
     return torch.tensor(possible, device=target.device)
 
 
-def _compressed(inputs: Inputs, victim: Victim) -> bool:
+def _compressed(seen: Seen) -> bool:
     """Return whether entries were set to zero: a gradient of text has next to none that are."""
-    zeros = [(projection.weight_in(victim.gradient) == 0).double().mean() for projection in inputs.maps]
+    zeros = [(projection.weight_in(seen.gradient) == 0).double().mean() for projection in seen.inputs.maps]
     return float(torch.stack(zeros).mean()) > ZEROS
 
 
@@ -192,7 +215,8 @@ def dropout_is_off(target: Target, inputs: Inputs, space: Subspace) -> bool:
     tokens = torch.tensor(list(first), device=target.device)
     start = torch.zeros(1, dtype=torch.long, device=target.device)
     best = inputs.captured(space.basis, tokens, start)[:, 0].topk(min(16, len(tokens))).indices
-    return bool((space.outside(inputs(tokens[best], start.expand(len(best)))) < NO_DROPOUT).any())
+    outside = space.outside(inputs(tokens[best], start.expand(len(best))))
+    return bool((outside < max(NO_DROPOUT, 3 * space.error)).any())
 
 
 def _overview(sentences: Sequence[Sentence]) -> str:
@@ -204,34 +228,69 @@ def _overview(sentences: Sequence[Sentence]) -> str:
     return f"{len(lengths)} sentences of {', '.join(map(str, lengths[:-1]))} and {lengths[-1]} tokens"
 
 
+def _distinct(reading: Reading) -> Reading:
+    """Return the reading with each text once, and how often it was found."""
+    copies: Counter[Sentence] = Counter()
+    for sentence, count in zip(reading.sentences, reading.copies or [1] * len(reading.sentences), strict=True):
+        copies[sentence] += count
+    labels, proof = reading.labels, reading.proof
+    if labels is not None and len(labels) == len(reading.sentences):
+        pairs = set(zip(reading.sentences, labels, strict=True))
+        labels = [labels[reading.sentences.index(sentence)] for sentence in copies]
+        if len(pairs) > len(copies):  # a text that occurs with several labels is returned once, with one of them
+            proof = replace(proof, labels_verified=False)
+    return replace(reading, sentences=list(copies), copies=list(copies.values()), labels=labels, proof=proof)
+
+
+def _repeats(reading: Reading) -> list[str]:
+    if max(reading.copies, default=1) < 2:
+        return []
+    counts = ", ".join(f"text {n} {c} times" for n, c in enumerate(reading.copies, start=1) if c > 1)
+    return [f"found several times: {counts}; each was trained on at least once, maybe in several passes"]
+
+
 def _agrees(known: Knowledge, sentences: Sequence[Sentence]) -> bool:
     if known.lengths is not None:
         return sorted(known.lengths) == sorted(map(len, sentences))
     return known.sequences in (None, len(sentences))
 
 
-def _as_known(
-    target: Target, inputs: Inputs, victim: Victim, space: Subspace, words: Tensor, reading: Reading
-) -> Reading:
-    """Put the sentences in the order that is known, and guess those that are missing.
+def _for_batch_of(told: int | None, copies: Sequence[int]) -> list[int]:
+    """Return how often each text occurs in a batch of a size that was told.
 
-    What is proven stands against what was told.
+    Without dropout a batch and the same batch twice have one gradient; several passes over a batch show its texts
+    several times.
     """
-    known = victim.knowledge
-    if reading.verified and not _agrees(known, reading.sentences):
+    total = sum(copies)
+    if told and total and told % total == 0:
+        return [count * (told // total) for count in copies]
+    if told and total % told == 0 and all(count % (total // told) == 0 for count in copies):
+        return [count // (total // told) for count in copies]
+    return list(copies)
+
+
+def _as_known(seen: Seen, known: Knowledge, space: Subspace, reading: Reading) -> Reading:
+    """Put the texts in the order that is known, and guess those that are missing; what is proven stays as it is."""
+    target = seen.target
+    copies = _for_batch_of(known.sequences, reading.copies)
+    places = [number for number, count in enumerate(copies) for _ in range(count)]
+    occurring = [reading.sentences[number] for number in places]
+    if reading.proof.verified and not _agrees(known, occurring):
         return replace(reading, notes=[*reading.notes, "the lengths or batch size told do not fit the update"])
-    order = arranged(reading.sentences, reading.labels, known)
+    read = reading.labels or []
+    read = [read[number] if number < len(read) else 0 for number in places]
+    order = arranged(occurring, read if reading.labels else None, known)
     sentences: list[Sentence] = []
     for slot, number in enumerate(order):
-        found = () if number is None else reading.sentences[number]
+        found = () if number is None else occurring[number]
         length = known.lengths[slot] if known.lengths is not None else len(found) or target.min_length
         if len(found) != length:
-            found = fitted(target, found, length, likeliest(target, inputs, space, words, length, slot))
+            found = fitted(target, found, length, likeliest(target, seen.inputs, space, seen.words, length, slot))
         sentences.append(found)
     labels = None
+    proof = reading.proof
     if target.task == "classification":
-        read = reading.labels or []
-        labels = [0 if number is None or number >= len(read) else read[number] for number in order]
-        labels = labels if known.labels is None else list(known.labels)
-    verified = reading.verified and sorted(sentences) == sorted(reading.sentences)
-    return replace(reading, sentences=sentences, labels=labels, verified=verified)
+        labels = [0 if number is None else read[number] for number in order]
+        if known.labels is not None and labels != list(known.labels):
+            labels, proof = list(known.labels), replace(proof, labels_verified=False)
+    return _distinct(replace(reading, sentences=sentences, copies=[], labels=labels, proof=proof))

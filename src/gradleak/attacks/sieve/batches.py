@@ -21,6 +21,7 @@ from gradleak.attacks.sieve.layered import LayeredTest, likeliest
 from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.sorting import Found, affinities, grouped, pursue_words
 from gradleak.attacks.sieve.spikes import spikes
+from gradleak.exchange import Deadline
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 
@@ -62,7 +63,7 @@ def read_batch(seen: Seen, count: int) -> Batch | None:
     """
     target, inputs, words = seen.target, seen.inputs, seen.words
     sent = Sent([part.weight_in(seen.gradient) for part in inputs.maps])
-    basis = _signal(sent)
+    basis = _signal(sent, seen.deadline)
     test = LayeredTest(target, inputs, seen.gradient)
     if basis is None or basis.shape[1] >= inputs.width or not test.depth:
         return None
@@ -85,7 +86,7 @@ def refined(seen: Seen, sentence: Sequence[int], *, resize: bool = True) -> Batc
         sentence: the sentence so far.
         resize: whether its length may change.
     """
-    basis = _signal(Sent([part.weight_in(seen.gradient) for part in seen.inputs.maps]))
+    basis = _signal(Sent([part.weight_in(seen.gradient) for part in seen.inputs.maps]), seen.deadline)
     test = LayeredTest(seen.target, seen.inputs, seen.gradient)
     if basis is None or not test.depth:
         return None
@@ -94,7 +95,7 @@ def refined(seen: Seen, sentence: Sequence[int], *, resize: bool = True) -> Batc
     return _polished(Matcher(seen.target, [seen.gradient], Cosine()), search, search.settled([start]))
 
 
-def _signal(sent: Sent) -> Tensor | None:
+def _signal(sent: Sent, deadline: Deadline) -> Tensor | None:
     """Return the directions that the tokens span, orthonormal columns; None if nothing stands out.
 
     What stands out of a pruned gradient spans about as much as the tokens; of signs, about half as much.
@@ -103,7 +104,7 @@ def _signal(sent: Sent) -> Tensor | None:
     if found is None:
         return None
     rank = min(len(found.factor) * (2 if sent.signs_only else 1), sent.values.shape[1])
-    matrix = sent.values if sent.complete else completed(sent, rank, steps=100)
+    matrix = sent.values if sent.complete else completed(sent, rank, steps=100, deadline=deadline)
     scaled = torch.cat([part / part.norm().clamp(min=1e-12) for part in sent.split(matrix)])
     return torch.linalg.svd(scaled, full_matrices=False)[2][:rank].T
 
@@ -164,6 +165,8 @@ class _Search:
         sentences = list(sentences)
         order = _shares(self.test, sentences).argsort(descending=True).tolist()
         for rank, number in enumerate(order):
+            if self.seen.deadline.passed:
+                break
             held = self.test.holding(sentences[other] for other in order[:rank])
             sentences[number] = self._climbed(held, sentences, number)
         return sentences
@@ -172,6 +175,8 @@ class _Search:
         """Climb from each sentence by itself: where it is nearly right, the others need not be held."""
         sentences = list(sentences)
         for number in range(len(sentences)):
+            if self.seen.deadline.passed:
+                break
             better = self._climbed(self.test, sentences, number, patience=PATIENCE)
             if not any(torch.equal(better, other) for other in sentences):
                 sentences[number] = better
@@ -185,7 +190,7 @@ class _Search:
         seen = {tuple(sentence.tolist())}
         for _ in range(STEPS):
             self.seen.told([*sentences[:number], best, *sentences[number + 1 :]], 1 - most)
-            tried, shares = likeliest(test, self._neighbours(sentence, tokens), BREADTH)
+            tried, shares = likeliest(test, self._neighbours(sentence, tokens), BREADTH, self.seen.deadline)
             fresh = [n for n, ids in enumerate(tried) if tuple(ids.tolist()) not in seen]
             if not fresh:
                 break
@@ -201,7 +206,7 @@ class _Search:
     def near(self, sentences: Sequence[Tensor], number: int) -> tuple[list[Tensor], Tensor]:
         """Return the sentences one change away from one that pass the test best, and their shares."""
         tokens = self._vocabulary.beside(sentences)
-        return likeliest(self.test, self._neighbours(sentences[number], tokens), COMPARED)
+        return likeliest(self.test, self._neighbours(sentences[number], tokens), COMPARED, self.seen.deadline)
 
     def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
         return neighbours(self.test.target, sentence, tokens, self.seen.longest, resize=self._resize)
@@ -221,6 +226,8 @@ def _polished(matcher: Matcher, search: _Search, sentences: Sequence[Tensor]) ->
         for number in sorted(open_ones):
             search.seen.told(sentences, batch.distance)
             tried, passed = search.near(sentences, number)
+            if not tried:  # out of time
+                return batch
             held = matcher.holding(_candidates(matcher.target, [batch.sentences], [batch.labels]), number)
             labels = [[batch.labels[number]] for _ in tried]
             distances = held(_candidates(matcher.target, [[ids.tolist()] for ids in tried], labels))[0]

@@ -14,6 +14,7 @@ from math import inf
 from torch import Tensor
 
 from gradleak.attacks.sieve.drafts import START, Change, Draft, possible_changes
+from gradleak.exchange import Deadline
 
 AT_ONCE = 128
 """How many changes are tried together."""
@@ -44,9 +45,13 @@ class Climb:
         suggest: words for the first place of a draft, the second, and so on, to behind the last.
         longest: the most words.
         resize: whether the number of words may change.
+        deadline: when a climb ends where it is.
     """
 
-    def __init__(self, judge: Judge, suggest: Suggest, longest: int, *, resize: bool) -> None:
+    def __init__(
+        self, judge: Judge, suggest: Suggest, longest: int, *, resize: bool, deadline: Deadline | None = None
+    ) -> None:
+        self.deadline = deadline or Deadline()
         self._judge, self._suggest, self._longest, self._resize = judge, suggest, longest, resize
         self._words: dict[int, float] = {}  # what each has brought the last time
         self._changes: dict[Change, tuple[float, int]] = {}  # the same, and in which step that was
@@ -76,7 +81,7 @@ class Climb:
         """
         (value,) = self._values([draft])
         end = self.tried + most
-        while self.tried < end:
+        while self.tried < end and not self.deadline.passed:
             better = self._step(draft, value)
             if better is None:
                 break
@@ -94,6 +99,8 @@ class Climb:
         changes.sort(key=self._hope, reverse=True)
         for first in range(0, min(len(changes), IDLE * AT_ONCE), AT_ONCE):
             tried = changes[first : first + AT_ONCE]
+            if first and self.deadline.passed:
+                break
             drafts = [draft.after([change]) for change in tried]
             values = self._values(drafts)
             gains = [after - value for after in values]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.spikes import spikes
+from gradleak.exchange import Deadline
 from gradleak.targets import Target
 
 MARGIN = 0.3
@@ -85,7 +86,7 @@ def _of_mean_size_one(gradient: Tensor) -> Tensor:
     return gradient.float() / kept.mean() if len(kept) else gradient.float()
 
 
-def completed(sent: Sent, rank: int, steps: int = STEPS) -> Tensor:
+def completed(sent: Sent, rank: int, steps: int = STEPS, deadline: Deadline | None = None) -> Tensor:
     """Return a matrix of a rank that would have been sent so, as nearly as a few steps find one.
 
     The best matrix of that rank is found step by step, too: each multiplies its row space with the gradient once.
@@ -100,7 +101,7 @@ def completed(sent: Sent, rank: int, steps: int = STEPS) -> Tensor:
         space = _turned(values, space)
         return (values @ space) @ space.T
 
-    return _meeting(sent, project, steps)
+    return _meeting(sent, project, steps, deadline)
 
 
 def spanned(sent: Sent, rows: Tensor, steps: int = STEPS) -> Tensor:
@@ -114,16 +115,18 @@ def _turned(values: Tensor, space: Tensor) -> Tensor:
     return torch.linalg.qr(values.T @ (values @ space))[0]
 
 
-def _meeting(sent: Sent, project: Callable[[Tensor], Tensor], steps: int) -> Tensor:
+def _meeting(sent: Sent, project: Callable[[Tensor], Tensor], steps: int, deadline: Deadline | None = None) -> Tensor:
     """Alternate projections, each a little further than it would go (Nesterov 1983)."""
     guess = before = project(sent.values)
     for number in range(steps):
+        if deadline is not None and deadline.passed:
+            break
         further = guess + number / (number + 3) * (guess - before)
         before, guess = guess, project(sent.nearest(further))
     return guess
 
 
-def count_sentences(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
+def count_sentences(target: Target, gradient: Mapping[str, Tensor], deadline: Deadline | None = None) -> int | None:
     """Return how many sentences a changed update is of; None if it does not tell.
 
     A classifier looks at one token of each sentence, so that the maps after the last layer's attention are fed one
@@ -143,4 +146,9 @@ def count_sentences(target: Target, gradient: Mapping[str, Tensor]) -> int | Non
     sent = Sent([matrix[some]])
     met = SIGNS_MET if sent.signs_only else VALUES_MET
     ranks = range(1, min(MOST, *sent.values.shape) + 1)
-    return next((rank for rank in ranks if sent.apart(completed(sent, rank)) < met), None)
+    for rank in ranks:
+        if deadline is not None and deadline.passed:
+            break
+        if sent.apart(completed(sent, rank)) < met:
+            return rank
+    return None

@@ -35,15 +35,22 @@ class Decoded:
     Attributes:
         masks: True where an entry was kept `[vectors, width]`.
         outside: the share of ‖x ⊙ m‖ outside the row space `[vectors]`.
+        tolerance: the share that a right mask may leave outside.
     """
 
     masks: Tensor
     outside: Tensor
+    tolerance: float = ACCEPTED
 
     @property
     def accepted(self) -> Tensor:
         """Which vectors a mask brings into the row space."""
-        return (self.outside < ACCEPTED) & (self.masks.double().mean(dim=1) > 1 - MOST_DROPPED)
+        return (self.outside < self.tolerance) & (self.masks.double().mean(dim=1) > 1 - MOST_DROPPED)
+
+
+def accepted(space: Subspace) -> float:
+    """Return the share of ‖x ⊙ m‖ that a right mask may leave outside a row space, whose rounding turns it."""
+    return max(ACCEPTED, 3 * space.error)
 
 
 def decode(vectors: Tensor, space: Subspace, *, rounds: int = 1, erased: Tensor | None = None) -> Decoded:
@@ -59,7 +66,7 @@ def decode(vectors: Tensor, space: Subspace, *, rounds: int = 1, erased: Tensor 
     x = vectors.double()
     dropped = relaxed(x.float(), space.basis.float(), rounds, erased)
     masks = dropped.abs() < 0.5 * x.abs()
-    found = Decoded(masks, space.outside(x * masks))
+    found = Decoded(masks, space.outside(x * masks), accepted(space))
     open_case = (found.outside > ROUNDING) & (found.outside < HOPELESS)
     if open_case.any():
         flipped = flip_bits(x[open_case], masks[open_case], space)

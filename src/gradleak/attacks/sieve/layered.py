@@ -22,6 +22,7 @@ from gradleak.attacks.sieve.contexts import Pairs
 from gradleak.attacks.sieve.forward import captured_inputs
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.spikes import spikes
+from gradleak.exchange import Deadline
 from gradleak.targets import Target
 
 DEPTH = 4
@@ -101,8 +102,10 @@ class LayeredTest:
         return ((contexts @ self._left[path]).square().sum(dim=-1) / own.clamp(min=1e-12)).mean(dim=-1)
 
 
-def likeliest(test: LayeredTest, kinds: Sequence[Tensor], breadth: Sequence[int]) -> tuple[list[Tensor], Tensor]:
-    """Return the sentences that pass a test best, the best first, and their shares.
+def likeliest(
+    test: LayeredTest, kinds: Sequence[Tensor], breadth: Sequence[int], deadline: Deadline | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """Return the sentences that pass a test best, the best first, and their shares; none if the time is up.
 
     All are looked at in the first layer, the best of each length in two, and the best of those in all.
 
@@ -110,9 +113,18 @@ def likeliest(test: LayeredTest, kinds: Sequence[Tensor], breadth: Sequence[int]
         test: the test.
         kinds: sentences, those of one length together, each `[sentences, tokens]`.
         breadth: how many of each length are left after the first layer, how many of all after two, and in the end.
+        deadline: when to give up.
     """
-    kept = [kind[test.first(kind).topk(min(breadth[0], len(kind))).indices] for kind in kinds if len(kind)]
+    deadline = deadline or Deadline()
+    kept = []
+    for kind in kinds:
+        if deadline.passed:
+            return [], torch.empty(0)
+        if len(kind):
+            kept.append(kind[test.first(kind).topk(min(breadth[0], len(kind))).indices])
     for layers, count in ((2, breadth[1]), (test.depth, breadth[2])):
+        if deadline.passed:
+            return [], torch.empty(0)
         shares = torch.cat([test(kind, layers) for kind in kept])
         least = shares.topk(min(count, len(shares))).values[-1]
         chosen = torch.split(shares, [len(kind) for kind in kept])

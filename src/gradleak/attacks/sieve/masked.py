@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.decoding import ACCEPTED
+from gradleak.attacks.sieve.consistency import contradictions
+from gradleak.attacks.sieve.decoding import accepted
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.removal import without_sentences
 from gradleak.attacks.sieve.rows import Rows, RowSearch
 from gradleak.attacks.sieve.seen import Teller
 from gradleak.attacks.sieve.sentences import Assignment, assign
 from gradleak.attacks.sieve.subspace import Subspace, rank
-from gradleak.attacks.sieve.verify import certain, gradient_of, unexplained
+from gradleak.attacks.sieve.verify import Proof, gradient_of, surplus, unexplained
+from gradleak.exchange import Deadline
 from gradleak.targets import Target
 
 CLEARLY_APART = 1e-2
@@ -30,12 +32,12 @@ class MaskedReading:
     """What was read under dropout.
 
     Attributes:
-        sentences: token ids of each sentence, in order of position.
+        sentences: token ids of each sentence, in order of position; one for each time that the model saw it.
         labels: the class of each sentence; None if rows do not tell.
         missing: how many rows were not found.
         rate: share of entries that were dropped.
         loss: share of the gradient that the rows do not explain.
-        proven: whether rows and sentences are certain.
+        proof: what the update proves of the sentences.
     """
 
     sentences: tuple[tuple[int, ...], ...]
@@ -43,7 +45,7 @@ class MaskedReading:
     missing: int
     rate: float
     loss: float
-    proven: bool
+    proof: Proof
 
 
 def read_masked(
@@ -53,40 +55,56 @@ def read_masked(
     space: Subspace,
     words: Tensor,
     tell: Teller | None = None,
+    deadline: Deadline | None = None,
 ) -> MaskedReading:
     """Read a batch whose client had dropout switched on; `tell` hears of the words found so far."""
     key = target.layers[0].key
     shares_keys = key in inputs.maps
-    count = space.rank - rank(key.weight_in(gradient)) if shares_keys else None
-    reader = RowReader(target, inputs, gradient, space, words, count or None, tell)
+    count = space.rank - rank(key.weight_in(gradient), space.floor) if shares_keys else None
+    reader = RowReader(target, inputs, gradient, space, words, count or None, tell, deadline)
     reader.run()
     rows = reader.rows
     if not len(rows) or not rows.at(0):
-        return MaskedReading((), None, space.rank, 0.0, 1.0, False)
+        return MaskedReading((), None, space.rank, 0.0, 1.0, Proof())
     vectors = rows.vectors(inputs)
     starts = len(rows.at(0))
     total = count or starts
     if total > 1 and shares_keys:
-        found = assign(key.weight_in(gradient), vectors, rows.positions, total)
+        found = assign(key.weight_in(gradient), vectors, rows.positions, total, space.floor)
     else:
         found = in_one_sentence(rows)
     loss = max(unexplained(projection.weight_in(gradient), vectors) for projection in inputs.maps)
     dropped = 1 - float(torch.stack(rows.masks).double().mean())
     sentences = tuple(_filled(target, rows, reader.search, sentence) for sentence in found.sentences if sentence)
-    proven = (
+    spare = surplus(space, dropped, len(words), accepted(space))
+    decided = (
         target.task == "classification"  # a language model's last tokens leave no row
         and len(rows) == space.rank
-        and loss < EXPLAINED
+        and loss < max(EXPLAINED, 2 * space.width**0.5 * space.floor)
         and found.complete
         and found.spread < CLEARLY_APART
         and count == starts
         and all(map(target_fits(target), sentences))
-        and certain(space, dropped, len(words), ACCEPTED)
     )
+    proof = Proof(unexplained=loss)
+    if decided and spare is not None:
+        proof = _proof(spare, contradictions(target, gradient, vectors, sentences, space.floor), len(rows), loss)
     labels = None
     if shares_keys and target.task == "classification":
         labels = labels_by_parts(target, gradient, vectors, list(filter(None, found.sentences)), sentences)
-    return MaskedReading(sentences, labels, space.rank - len(rows), dropped, loss, proven)
+    return MaskedReading(sentences, labels, space.rank - len(rows), dropped, loss, proof)
+
+
+def _proof(spare: int, against: Sequence[str], tokens: int, loss: float) -> Proof:
+    """Return the proof by the first layer's maps; what contradicts it elsewhere in the update takes it back."""
+    if against:
+        more = f", and {len(against) - 1} more" if len(against) > 1 else ""
+        line = (
+            f"not confirmed: the first layer shows these texts, the rest of the update contradicts ({against[0]}{more})"
+        )
+        return Proof(evidence=(line,), unexplained=loss)
+    line = f"proven by the first layer's maps: {tokens} tokens, {spare:,} equations more than unknowns"
+    return Proof(True, evidence=(line,), unexplained=loss)
 
 
 def labels_by_parts(
@@ -132,6 +150,7 @@ class RowReader:
         words: ids that may stand inside a text.
         sentences: how many there are; None if nothing tells.
         tell: called with the words found so far, as one text, and the share of rows that is missing.
+        deadline: when to end with the rows found so far.
     """
 
     def __init__(
@@ -143,9 +162,11 @@ class RowReader:
         words: Tensor,
         sentences: int | None,
         tell: Teller | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.target, self.inputs, self.gradient = target, inputs, gradient
         self.space, self.words, self.sentences, self.tell = space, words, sentences, tell
+        self.deadline = deadline or Deadline()
         self.settled = Rows()
         self.search = self._search(space, Rows(), sentences)
 
@@ -157,7 +178,7 @@ class RowReader:
     def run(self) -> None:
         """Look until all rows are found; closer where a first look let no further sentence be taken out."""
         closer = False
-        while self.search.lacking:
+        while self.search.lacking and not self.deadline.passed:
             last = self.search
             last.run(closer=closer)
             if last.lacking and self.sentences and len(self.rows):
@@ -168,7 +189,18 @@ class RowReader:
 
     def _search(self, space: Subspace, rows: Rows, sentences: int | None) -> RowSearch:
         specials, longest = self.target.special_tokens, self.target.max_length
-        return RowSearch(self.inputs, space, specials, self.words, sentences, longest, rows, self.space, self._report)
+        return RowSearch(
+            self.inputs,
+            space,
+            specials,
+            self.words,
+            sentences,
+            longest,
+            rows,
+            self.space,
+            self._report,
+            self.deadline,
+        )
 
     def _report(self, rows: Rows) -> None:
         """Let a listener know, who may have had enough: where rows are many, a search takes minutes."""
@@ -182,10 +214,11 @@ class RowReader:
         layer, rows = self.target.layers[0], self.rows
         vectors = rows.vectors(self.inputs)
         maps = [projection.weight_in(self.gradient) for projection in (layer.query, layer.key, layer.value)]
-        found = assign(maps[1], vectors, rows.positions, sentences).sentences
+        found = assign(maps[1], vectors, rows.positions, sentences, self.space.floor).sentences
         keys = vectors @ layer.key.weight_in(self.target.parameters).detach().double().T
         keys = keys.view(len(keys), int(self.target.config.num_attention_heads), -1)
-        rest, whole = without_sentences(maps, vectors, keys, list(filter(self._ended, found)), self.space.rank)
+        whole_ones = list(filter(self._ended, found))
+        rest, whole = without_sentences(maps, vectors, keys, whole_ones, self.space.rank, self.space.error)
         if rest is None or rest.rank >= self.search.space.rank:
             return
         done = {row for sentence in whole for row in sentence}

@@ -71,7 +71,7 @@ class _Search:
         before, after = self.target.special_tokens
         self._frame = (list(before), list(after))
         longest = seen.longest - len(before) - len(after)
-        self.climb = Climb(self._judged, self._following, longest, resize=length is None)
+        self.climb = Climb(self._judged, self._following, longest, resize=length is None, deadline=seen.deadline)
 
     def run(self, start: Sequence[int] | None) -> list[int]:
         """Climb from a start, and look around wherever no change makes the sentence better."""
@@ -79,6 +79,8 @@ class _Search:
         draft = Draft.of(start[before : len(start) - after] if start else ())
         self.climb.learn(draft.tokens)
         for look in range(LOOKS):
+            if look and self.seen.deadline.passed:
+                break
             if look == (1 if start else 0):
                 draft = self._from_nowhere(draft)
             else:

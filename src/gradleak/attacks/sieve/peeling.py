@@ -29,6 +29,7 @@ from gradleak.attacks.sieve.contexts import Pairs, Sketch, outside_contexts
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.subspace import ROUNDING, Subspace, row_space
 from gradleak.attacks.sieve.verify import gradient_of
+from gradleak.exchange import Deadline
 from gradleak.targets import Projection, Target
 
 IN_SPAN = 2e-3
@@ -37,11 +38,21 @@ IN_SPAN = 2e-3
 NEAR = 1e-4
 """The same as a share of the square, with room for rounding in the scan."""
 
-RIGHT = 1e-4
-"""A sentence is right if less than this share of each of its contexts lies outside; wrong ones leave 1e-2."""
+RIGHT, MOST_OUTSIDE = 1e-4, 3e-3
+"""A sentence is right if less than this share of each of its contexts lies outside, of a rounded update less than the
+second; wrong ones leave 1e-2."""
 
 DONE = 1e-5
 """Nothing is left of a gradient that was 1."""
+
+CLOSE = 1e-3
+"""A weight that is within this share of a count over a batch size is rounded to it."""
+
+MOST_PAIRS = 6000
+"""More pairs than this are no reading: the row space is not one of text, and tables of all pairs would fill memory."""
+
+SCANNED = 2**16
+"""So many pairs are looked at in float64 at a time."""
 
 TOGETHER = 16
 """After so many skeletons, what was found is subtracted first."""
@@ -55,33 +66,51 @@ NOTHING = 1e-9
 
 @dataclass
 class PlainReading:
-    """Sentences read, their classes, and what is left of the gradient as a share of it."""
+    """Sentences read, their classes, and the share of the gradient that is left."""
 
     sentences: list[tuple[int, ...]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
-    guesses: list[tuple[int, ...]] = field(default_factory=list)
     left: float = 1.0
 
 
 def read_plain(
-    target: Target, inputs: Inputs, gradient: Mapping[str, Tensor], words: Tensor, longest: int, starts: int
+    target: Target,
+    inputs: Inputs,
+    gradient: Mapping[str, Tensor],
+    words: Tensor,
+    longest: int,
+    starts: int,
+    floor: float = 0.0,
+    deadline: Deadline | None = None,
 ) -> PlainReading:
-    """Read a batch whose client had dropout switched off."""
+    """Read a batch whose client had dropout switched off.
+
+    Args:
+        target: the model.
+        inputs: the tables of x(t, p).
+        gradient: what was sent.
+        words: ids that may stand inside a text.
+        longest: no sentence has more tokens.
+        starts: how many beginnings of sentences are tried at most.
+        floor: of the first maps' row space.
+        deadline: when to end with the sentences found so far.
+    """
+    deadline = deadline or Deadline()
     layer = target.layers[0]
     parts = (*inputs.maps, layer.query, layer.key, layer.value, layer.attention_output)
     rest = {part.weight: gradient[part.weight].double() for part in parts}
     whole = _norm(rest)
-    floor = {name: ROUNDING * float(torch.linalg.matrix_norm(tensor, 2)) for name, tensor in rest.items()}
+    smallest = max(ROUNDING, 2 * floor)
+    floors = {name: smallest * float(torch.linalg.matrix_norm(tensor, 2)) for name, tensor in rest.items()}
     reading = PlainReading()
-    while reading.left > DONE:
-        found = _Round(target, inputs, rest, floor, words, longest).run(starts)
+    while reading.left > DONE and not deadline.passed:
+        found = _Round(target, inputs, rest, floors, words, longest, deadline).run(starts)
         if "causal-lm" in target.family.tasks:  # all at once, and a language model's last tokens are still missing
-            reading.sentences = found.sentences
+            reading.sentences = found
             break
-        fresh = [sentence for sentence in found.sentences if _peel(target, rest, floor, sentence, reading)]
+        fresh = [sentence for sentence in found if _peel(target, rest, floors, sentence, reading)]
         reading.left = _norm(rest) / whole
         if not fresh:
-            reading.guesses = found.guesses
             break
     return reading
 
@@ -118,19 +147,21 @@ def _peel(
     if best is None or best[0] > 0.05:
         return False
     _, label, weight, found = best
-    batch = max(1, round(1 / weight))
-    copies = max(1, round(weight * batch))
+    share = _as_fraction(weight)
     for name in rest:
-        rest[name] -= found[name] * copies / batch
-    reading.sentences += [sentence] * copies
-    reading.labels += [label] * copies
+        rest[name] -= found[name] * share
+    reading.sentences.append(sentence)
+    reading.labels.append(label)
     return True
 
 
-@dataclass
-class _Found:
-    sentences: list[tuple[int, ...]]
-    guesses: list[tuple[int, ...]]
+def _as_fraction(weight: float) -> float:
+    """Return the ratio of a count to a batch size that a weight comes close to, or the weight: clipping scales it."""
+    for copies in range(1, 5):
+        ratio = copies / max(1, round(copies / weight))
+        if abs(ratio - weight) < CLOSE * weight:
+            return ratio
+    return weight
 
 
 class _Round:
@@ -144,8 +175,9 @@ class _Round:
         floor: Mapping[str, float],
         words: Tensor,
         longest: int,
+        deadline: Deadline,
     ) -> None:
-        self.target, self.inputs, self.rest = target, inputs, rest
+        self.target, self.inputs, self.rest, self.deadline = target, inputs, rest, deadline
         self.before, self.after = target.special_tokens
         output = target.layers[0].attention_output
         self.space = self._space(inputs.maps, floor)
@@ -156,7 +188,7 @@ class _Round:
     def _space(self, parts: Sequence[Projection], floor: Mapping[str, float]) -> Subspace:
         gradients = [part.weight_in(self.rest) for part in parts]
         smallest = max(
-            2 * floor[part.weight] / float(torch.linalg.matrix_norm(own, 2))
+            2 * floor[part.weight] / max(float(torch.linalg.matrix_norm(own, 2)), 1e-300)
             for part, own in zip(parts, gradients, strict=True)
         )
         return row_space(gradients, max(ROUNDING, smallest))
@@ -165,12 +197,12 @@ class _Round:
         special = torch.tensor([*self.before, *self.after], device=words.device, dtype=words.dtype)
         return torch.cat([words, special])
 
-    def run(self, starts: int) -> _Found:
-        """Read what the rest of the gradient gives away, from so many skeletons at most."""
+    def run(self, starts: int) -> list[tuple[int, ...]]:
+        """Return the sentences that the rest of the gradient gives away, from so many skeletons at most."""
         if self.pairs.causal:
             return self._prefixes()
         if not len(self.pairs.tokens) or not len(self.pairs.at(0)):
-            return _Found([], [])
+            return []
         self.sketch = Sketch(self.pairs, self.contexts)
         places, alike = self._clues()
         return self._complete(self._skeletons(places, alike), starts)
@@ -247,7 +279,7 @@ class _Round:
 
     # --- completion --------------------------------------------------------------------------------------------------
 
-    def _complete(self, states: Mapping[int, Tensor], most: int) -> _Found:
+    def _complete(self, states: Mapping[int, Tensor], most: int) -> list[tuple[int, ...]]:
         """Replace tokens until a sentence passes the test, the most promising starts first."""
         starts = [
             (float(loss), row)
@@ -256,20 +288,22 @@ class _Round:
         ]
         starts.sort(key=lambda start: start[0])
         found: list[tuple[int, ...]] = []
-        guesses: list[tuple[float, tuple[int, ...]]] = []
         for tried, (_, row) in enumerate(starts[:most]):
-            if found and tried >= TOGETHER:
+            if (found and tried >= TOGETHER) or self.deadline.passed:
                 break
-            rows, losses = self._descend(row)
+            rows = self._descend(row)
             outside = outside_contexts(self.pairs, rows[:1], self.contexts)
             sentence = tuple(self.pairs.tokens[rows[0]].tolist())
-            guesses.append((float(losses[0]), sentence))
-            if float(outside) < RIGHT and sentence not in found:
+            if float(outside) < self._right and sentence not in found:
                 found.append(sentence)
-        guesses.sort()
-        return _Found(found, list(dict.fromkeys(sentence for _, sentence in guesses)))
+        return found
 
-    def _descend(self, start: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def _right(self) -> float:
+        """Share of a context that a right sentence may leave outside: as much as rounding turns out of the space."""
+        return max(RIGHT, min(3 * self.contexts.error, MOST_OUTSIDE))
+
+    def _descend(self, start: Tensor) -> Tensor:
         """Replace one token after the other, always the one that helps most; keep the best few sentences on the way."""
         beam = start[None]
         losses = self.sketch.losses(beam)
@@ -284,9 +318,9 @@ class _Round:
             order = scores.argsort()[:BEAM]
             idle = 0 if scores[order[0]] < 0.999 * losses[0] else idle + 1
             beam, losses = rows[order], scores[order]
-            if idle > 1 or losses[0] < NOTHING:
+            if idle > 1 or losses[0] < NOTHING or self.deadline.passed:
                 break
-        return beam, losses
+        return beam
 
     def _neighbours(self, beam: Tensor, seen: set[tuple[int, ...]]) -> Tensor:
         """Return the sentences that differ in one token from one of the beam, the best few of each, not seen before."""
@@ -307,38 +341,53 @@ class _Round:
 
     # --- causal attention: prefix by prefix --------------------------------------------------------------------------
 
-    def _prefixes(self) -> _Found:
+    def _prefixes(self) -> list[tuple[int, ...]]:
         """A context depends on what comes before alone: grow all prefixes whose contexts fit, and take the longest."""
         rows, longest = self._fitting(self.pairs.at(0)[:, None]), []
         while len(rows):
             there = self.pairs.at(rows.shape[1])
-            grown = torch.cat([rows.repeat_interleave(len(there), 0), there.repeat(len(rows))[:, None]], dim=1)
-            grown = self._fitting(grown)
+            grown = self._grown(rows, there)
             parents = set(map(tuple, grown[:, :-1].tolist()))
             longest += [row for row in rows if tuple(row.tolist()) not in parents]
             rows = grown
-        return _Found([tuple(self.pairs.tokens[row].tolist()) for row in longest], [])
+        return [tuple(self.pairs.tokens[row].tolist()) for row in longest]
+
+    def _grown(self, rows: Tensor, there: Tensor) -> Tensor:
+        """Return the prefixes lengthened by one of some pairs whose contexts fit, a few prefixes at a time."""
+        step = max(1, SCANNED // max(1, len(there) * (rows.shape[1] + 1)))
+        grown = [rows.new_zeros(0, rows.shape[1] + 1)]
+        for part in torch.split(rows, step):
+            if self.deadline.passed:
+                break
+            longer = torch.cat([part.repeat_interleave(len(there), 0), there.repeat(len(part))[:, None]], dim=1)
+            grown.append(self._fitting(longer))
+        return torch.cat(grown)
 
     def _fitting(self, rows: Tensor) -> Tensor:
         """Return the prefixes whose last context lies in the row space."""
-        step = 4096
-        parts = [rows[first : first + step] for first in range(0, len(rows), step)]
-        fits = [self.contexts.outside(self.pairs.contexts(part)[:, -1]) < 10 * RIGHT for part in parts]
-        return rows[torch.cat(fits)] if parts else rows
+        parts = torch.split(rows, 4096)
+        fits = [self.contexts.outside(self.pairs.contexts(part)[:, -1]) < 10 * self._right for part in parts]
+        return rows[torch.cat(fits)]
 
 
 def possible_pairs(inputs: Inputs, space: Subspace, words: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-    """Return tokens and positions of all pairs in a row space, up to the first position that has none."""
-    tokens, positions = [], []
+    """Return tokens and positions of all pairs in a row space, up to the first position that has none.
+
+    None at all if there are more than a text can have: then the row space says nothing about tokens.
+    """
+    tokens, positions, total = [words[:0]], [words[:0]], 0
     for first in range(0, longest, 16):
         places = torch.arange(first, min(first + 16, longest), device=words.device)
         near = inputs.captured(space.basis, words, places) > 1 - NEAR
         word, place = near.nonzero(as_tuple=True)
-        token, position = words[word], places[place]
-        inside = space.outside(inputs(token, position)) < IN_SPAN
-        tokens.append(token[inside])
-        positions.append(position[inside])
-        if len(set(positions[-1].tolist())) < len(places):
+        for token, position in zip(torch.split(words[word], SCANNED), torch.split(places[place], SCANNED), strict=True):
+            inside = space.outside(inputs(token, position)) < max(IN_SPAN, 3 * space.error)
+            tokens.append(token[inside])
+            positions.append(position[inside])
+            total += int(inside.sum())
+            if total > MOST_PAIRS:
+                return words[:0], words[:0]
+        if len(set(places[place].tolist()) & set(torch.cat(positions).tolist())) < len(places):
             break
     token, position = torch.cat(tokens), torch.cat(positions)
     there = set(position.tolist())

@@ -55,6 +55,8 @@ def polish(seen: Seen, judge: Judge, starts: Sequence[Tensor], *, resize: bool) 
         before = sentence
         narrow = judge.among(_pool(judge, sentence))
         for _ in range(STEPS):
+            if seen.deadline.passed:
+                return sentence, float(comparison.distances([sentence]))
             seen.told([sentence], least)
             tried = _neighbours(narrow, sentence, seen.longest, resize=resize)
             better, loss = comparison.best(tried) if tried else (sentence, least)

@@ -26,7 +26,12 @@ SURPLUS = 2
 
 
 def without_sentences(
-    maps: Sequence[Tensor], rows: Tensor, keys: Tensor, sentences: Sequence[Sequence[int]], rank: int
+    maps: Sequence[Tensor],
+    rows: Tensor,
+    keys: Tensor,
+    sentences: Sequence[Sequence[int]],
+    rank: int,
+    error: float = 0.0,
 ) -> tuple[Subspace | None, list[Sequence[int]]]:
     """Return the row space of what whole sentences leave of a gradient, and which sentences are whole.
 
@@ -36,6 +41,7 @@ def without_sentences(
         keys: the rows' keys `[rows, heads, head width]`, whatever their common offset.
         sentences: the rows of each sentence.
         rank: how many rows there are, found or not.
+        error: of the row space of the maps.
     """
     gradient = scaled_rows(maps)
     basis = torch.linalg.qr(rows.T)[0]
@@ -56,7 +62,7 @@ def without_sentences(
     if not whole:
         return None, []
     settled = torch.linalg.qr(torch.cat(exact, dim=1))[0]
-    return span(gradient - settled @ (settled.T @ gradient), rank - settled.shape[1]), whole
+    return span(gradient - settled @ (settled.T @ gradient), rank - settled.shape[1], error), whole
 
 
 def _across(keys: Tensor) -> Tensor:

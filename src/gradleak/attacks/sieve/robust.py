@@ -9,8 +9,8 @@ there is noise, and what was read leaves more than noise, words are proposed in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,11 +18,10 @@ from torch import Tensor
 from gradleak.attacks.sieve.batches import Batch, read_batch, refined
 from gradleak.attacks.sieve.completion import count_sentences
 from gradleak.attacks.sieve.forward import captured_inputs
-from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.likelihood import noise_share
 from gradleak.attacks.sieve.matched import read_matched
 from gradleak.attacks.sieve.polish import polish
-from gradleak.attacks.sieve.seen import Seen, Teller
+from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.spikes import Spikes, spikes
 from gradleak.exchange import Knowledge
 from gradleak.priors import Prior
@@ -100,22 +99,17 @@ class Judge:
         return narrow
 
 
-def read_changed(
-    target: Target,
-    inputs: Inputs,
-    gradient: Mapping[str, Tensor],
-    words: Tensor,
-    known: Knowledge,
-    tell: Teller | None = None,
-    prior: Prior | None = None,
-) -> Batch | None:
+def read_changed(seen: Seen, known: Knowledge, prior: Prior | None = None) -> Batch | None:
     """Read a changed update of one or several sentences; None if nothing stands out of it.
 
     How many there are is counted (`completion.py`) where it is not known.
     """
+    target, inputs = seen.target, seen.inputs
     longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
-    seen = Seen(target, inputs, gradient, words, longest, tell)
-    count = known.sequences or count_sentences(target, gradient) or 1
+    # Words are looked for by their embeddings, too, which have no gradient by word.
+    gradient = {name: own for name, own in seen.gradient.items() if name not in target.word_parameters}
+    seen = replace(seen, gradient=gradient, longest=longest)
+    count = known.sequences or count_sentences(target, gradient, seen.deadline) or 1
     if count > 1 and _layered(seen):
         batch = read_batch(seen, count)
         if batch is not None:
@@ -125,7 +119,7 @@ def read_changed(
     if noise > DROWNED:
         return read_matched(seen, None, prior, length)
     found = read_single(seen, length)
-    if noise > NOISY:
+    if noise > NOISY and not seen.deadline.passed:
         return read_matched(seen, found, prior, length)
     return found
 
@@ -136,7 +130,9 @@ def read_single(seen: Seen, length: int | None) -> Batch | None:
     if found is None:
         return None
     sentence, distance = found
-    better = refined(seen, sentence, resize=length is None) if _layered(seen) else None
+    better = None
+    if _layered(seen) and not seen.deadline.passed:
+        better = refined(seen, sentence, resize=length is None)
     return better or Batch([list(sentence)], [], distance)
 
 

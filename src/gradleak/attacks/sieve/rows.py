@@ -14,9 +14,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.decoding import ACCEPTED, decode
+from gradleak.attacks.sieve.decoding import accepted, decode
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.subspace import Subspace
+from gradleak.exchange import Deadline
 
 LOOKED_AT = ((48, 200), (200, 1000))
 """How many of a position's likeliest tokens are decoded, one number after the other while rows are missing; and the
@@ -96,6 +97,7 @@ class RowSearch:
         rows: rows of the space that are known.
         whole: a larger space that rows must lie in, too.
         tell: called with the rows of the search at every position.
+        deadline: when to end with the rows found so far.
     """
 
     def __init__(
@@ -109,8 +111,10 @@ class RowSearch:
         rows: Rows | None = None,
         whole: Subspace | None = None,
         tell: Callable[[Rows], None] | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.inputs, self.space, self.words = inputs, space, words
+        self.deadline = deadline or Deadline()
         self.before, self.after = specials
         self.sentences = sentences
         self.longest = min(longest, space.rank)
@@ -140,7 +144,7 @@ class RowSearch:
         """Yield positions that lack rows, and how many rows each has; what is found meanwhile counts for the next."""
         wanted, empty = self.sentences or self.space.rank, 0
         for position in range(self.longest):
-            if not self.lacking or wanted <= 0 or empty > self._patience:
+            if not self.lacking or wanted <= 0 or empty > self._patience or self.deadline.passed:
                 break
             if len(self.rows.at(position)) < wanted:
                 self._tell(self.rows)
@@ -157,9 +161,9 @@ class RowSearch:
 
     def _decode(self, position: int, wanted: int, counts: Sequence[int], rounds: int) -> Tensor:
         """Decode the likeliest tokens of a position while rows are missing; return those that came near."""
-        near = []
+        near: list[Tensor] = []
         for first, last in pairwise((0, *counts)):
-            if len(self.rows.at(position)) < wanted:
+            if len(self.rows.at(position)) < wanted and not (near and self.deadline.passed):
                 tokens = self._candidates(position, first, last)
                 outside = self._try(position, tokens, rounds)
                 near.append(tokens[outside.argsort()[:HIDDEN]])
@@ -217,7 +221,7 @@ class RowSearch:
         vectors = self._vectors(tokens, position)
         found = decode(vectors, self._code, rounds=rounds, erased=erased)
         for number in found.accepted.nonzero().flatten().tolist():
-            if self._whole.outside(vectors[number] * found.masks[number]) < ACCEPTED:
+            if self._whole.outside(vectors[number] * found.masks[number]) < accepted(self._whole):
                 self.rows.add(int(tokens[number]), position, found.masks[number])
         return found.outside.masked_fill(found.accepted, 1.0)
 
@@ -227,7 +231,7 @@ class RowSearch:
         An entry that few occurrences drop leaves those few alone in the row space.
         """
         for token in dict.fromkeys(tokens):
-            while len(self.rows.at(position)) < wanted:
+            while len(self.rows.at(position)) < wanted and not self.deadline.passed:
                 before = len(self.rows)
                 self._insist(position, token, depth)
                 if len(self.rows) == before:
@@ -242,7 +246,7 @@ class RowSearch:
             for part in torch.split(forced, TOGETHER):
                 tokens = torch.full((len(part),), token, device=self.words.device)
                 outside.append(self._try(position, tokens, 1, part))
-                if len(self.rows) > before:
+                if len(self.rows) > before or self.deadline.passed:
                     return
             best = forced[torch.cat(outside).argsort()[:FORCED]]
             forced = (best[:, None] | best[None]).flatten(0, 1)
@@ -270,4 +274,4 @@ def _code(inputs: Inputs, space: Subspace) -> Subspace:
     columns = torch.cat([space.basis / scale, torch.ones_like(scale), shift / scale], dim=1)
     columns = columns / columns.norm(dim=0).clamp(min=1e-300)
     vectors, values, _ = torch.linalg.svd(columns, full_matrices=False)
-    return Subspace(vectors[:, values > 1e-9 * values[0]], space.values)
+    return Subspace(vectors[:, values > 1e-9 * values[0]], space.values, space.floor, space.error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.inputs import Inputs
+from gradleak.exchange import Deadline
 from gradleak.targets import Target
 
 Teller = Callable[[Sequence[Tensor], float], None]
@@ -27,6 +28,7 @@ class Seen:
         words: the ids that may stand inside a text.
         longest: the most tokens of a sentence.
         tell: called before every step with the sentences so far and how close they come.
+        deadline: when to end with the best so far.
     """
 
     target: Target
@@ -35,6 +37,7 @@ class Seen:
     words: Tensor
     longest: int
     tell: Teller | None = None
+    deadline: Deadline = field(default_factory=Deadline)
 
     @cached_property
     def common(self) -> Tensor:

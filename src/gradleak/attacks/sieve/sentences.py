@@ -33,20 +33,27 @@ class Assignment:
     complete: bool
 
 
-def key_gradients(gradient: Tensor, rows: Tensor) -> Tensor:
+def key_gradients(gradient: Tensor, rows: Tensor, floor: float = 0.0) -> Tensor:
     """Return each row's output gradient `[outputs, rows]` from a weight gradient and the map's inputs.
 
     Rows that were not found leave a part of the gradient that the others do not span; its columns are the directions of
     their output gradients. With these taken away, the found rows' gradients are exact, and a sentence's still sum to 0.
+
+    Args:
+        gradient: of the map's weight `[outputs, width]`.
+        rows: what the map was fed `[rows, width]`.
+        floor: of the maps' row space, below which nothing is a row.
     """
     gradient, rows = gradient.double(), rows.double()
     basis = torch.linalg.qr(rows.T)[0]
     left, values, _ = torch.linalg.svd(gradient - (gradient @ basis) @ basis.T, full_matrices=False)
-    missing = left[:, values > MISSING * torch.linalg.matrix_norm(gradient, 2)]
+    missing = left[:, values > max(MISSING, 5 * floor) * torch.linalg.matrix_norm(gradient, 2)]
     return (gradient - missing @ (missing.T @ gradient)) @ torch.linalg.pinv(rows)
 
 
-def assign(key_gradient: Tensor, rows: Tensor, positions: Sequence[int], sentences: int) -> Assignment:
+def assign(
+    key_gradient: Tensor, rows: Tensor, positions: Sequence[int], sentences: int, floor: float = 0.0
+) -> Assignment:
     """Sort rows into sentences.
 
     Args:
@@ -54,8 +61,9 @@ def assign(key_gradient: Tensor, rows: Tensor, positions: Sequence[int], sentenc
         rows: what the map was fed `[rows, width]`.
         positions: the position of each row.
         sentences: how many sentences there are.
+        floor: of the maps' row space.
     """
-    each = key_gradients(key_gradient, rows)
+    each = key_gradients(key_gradient, rows, floor)
     signature = torch.linalg.svd(each, full_matrices=True)[2][
         -sentences:
     ].T  # [rows, sentences]: basis of the null space
