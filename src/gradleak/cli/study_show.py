@@ -287,7 +287,7 @@ def _said(overview: Overview) -> str:
 def _notes(overview: Overview) -> list[str]:
     """Return what one must know to read the table."""
     notes = [
-        "n: sentences; R-1, R-2, R-L: ROUGE F-measure in %, in brackets its 95 % bootstrap interval; "
+        "n: sentences; R-1, R-2, R-L: ROUGE F-measure in %, in brackets its 95 % bootstrap interval over batches; "
         "seconds: per sentence"
     ]
     if not overview.rows:

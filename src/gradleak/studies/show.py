@@ -4,7 +4,7 @@
     overview.rows[0].scores["rouge1"].mean
 
 Cells that differ only in seed, or in which part of a dataset they hold, are one configuration. Each score comes with a
-95 % bootstrap interval over sentences.
+95 % bootstrap interval that resamples whole batches: sentences of a batch were attacked together.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over sentences and its 95 % interval."""
+    """A mean over sentences and its 95 % interval, from resampled batches."""
 
     mean: float
     low: float
@@ -187,7 +187,7 @@ def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any]]:
             return (
                 file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY id").fetchall(),
                 dict(file.execute("SELECT key, value FROM meta").fetchall()),
-                file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
+                file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
                 file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall(),
             )
     except sqlite3.Error as error:
@@ -264,11 +264,16 @@ def _rows(cells: Sequence[Finished], sentences: Sequence[tuple[Any, ...]], by: S
         shared.update({name: None for name in CONDITIONS if shared[name] != found[name]})
         members[number].append(cell)
         row_of[cell.id] = number
-    kept = [(row_of[cell], *scores) for cell, *scores in sentences if cell in row_of]
-    table = np.array(kept, dtype=np.float64).reshape(len(kept), 1 + len(SCORE_NAMES))
+    batch_of: dict[tuple[Any, int], int] = {}
+    kept = [
+        (row_of[cell], batch_of.setdefault((cell, batch), len(batch_of)), *scores)
+        for cell, batch, *scores in sentences
+        if cell in row_of
+    ]
+    table = np.array(kept, dtype=np.float64).reshape(len(kept), 2 + len(SCORE_NAMES))
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(table[:, 0].astype(np.int64), minlength=len(groups))
-    estimates = bootstrap(table[:, 1:], counts)
+    estimates = bootstrap(table[:, 2:], counts, table[:, 1].astype(np.int64))
     rows = [
         Row(
             conditions=conditions[number],
