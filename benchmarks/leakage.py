@@ -6,8 +6,8 @@
 The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
 rouge-score) and prints ROUGE-1/2/L and exact match, with 95 % intervals of a bootstrap that draws whole batches.
 `--attack NAME[:PRESET][,KEY=VALUE…]` may be repeated; what the output file holds is not run again (batch by batch with
-`--separately`). Runs of one name in several files, each of a part of the sentences, are scored as one; in one file a name
-has one model, range and seed.
+`--separately`). Runs of one name in several files, each of a part of the sentences, are scored as one; in one file a
+name has one model, range and seed.
 """
 
 from __future__ import annotations

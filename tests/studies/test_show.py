@@ -18,7 +18,7 @@ from gradleak.cli import app as command_line
 from gradleak.cli.study_show import _fitting, show
 from gradleak.errors import GradleakError
 from gradleak.studies.show import CONDITIONS, bootstrap, summarise
-from gradleak.studies.store import TABLES
+from gradleak.studies.store import BATCHES, TABLES
 
 Config = dict[str, Any]
 
@@ -278,6 +278,51 @@ def test_interval_of_many_sentences_joins_that_of_few() -> None:
     scores = np.random.default_rng(0).uniform(0, 100, (2_001, 1))
     few, many = bootstrap(scores[:2_000], np.array([2_000])), bootstrap(scores, np.array([2_001]))
     np.testing.assert_allclose(few, many, atol=0.3)
+
+
+# --- texts returned --------------------------------------------------------------------------------------------------
+
+
+def count_batches(path: Path, *records: tuple[str, int, int, int, int, int]) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(BATCHES)
+        file.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", records)
+
+
+def test_texts_beyond_the_sentences_cost_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attacks = [(attack_config("tag"), [100.0, 100.0]), (attack_config("sieve"), [100.0, 50.0])]
+    path = write_study(tmp_path / "guesses.db", attacks)
+    # cell, batch, returned, exact, surplus, unrepresentable: tag returns four texts for each sentence, one is right.
+    count_batches(
+        path, ("cell 0", 0, 4, 1, 3, 0), ("cell 0", 1, 4, 1, 3, 0), ("cell 1", 0, 1, 1, 0, 0), ("cell 1", 1, 1, 0, 0, 1)
+    )
+    tag, sieve = summarise(path).rows
+    assert (tag.precision, tag.surplus, tag.unrepresentable) == (25, 6, 0)
+    assert (sieve.precision, sieve.surplus, sieve.unrepresentable) == (50, 0, 1)
+    table = run(capsys, path)
+    assert "precision %" in table
+    assert "of the texts returned, those that are exactly a private text" in table
+    assert "up to 1 sentence of a row cannot be represented by the tokenizer" in table
+    (first, _) = json.loads(run(capsys, path, format="json"))["rows"]
+    assert (first["precision"], first["surplus"], first["unrepresentable"]) == (25, 6, 0)
+    (first, _) = csv.DictReader(io.StringIO(run(capsys, path, format="csv")))
+    assert (first["precision"], first["surplus"], first["unrepresentable"]) == ("25.0", "6", "0")
+
+
+def test_precision_is_left_out_where_it_says_no_more_than_exact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_study(tmp_path / "guesses.db", [(attack_config(), [100.0, 50.0])])
+    count_batches(path, ("cell 0", 0, 1, 1, 0, 0), ("cell 0", 1, 1, 0, 0, 0))
+    assert "precision" not in run(capsys, path)
+
+
+def test_studies_recorded_before_have_no_precision(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row.precision for row in summarise(study).rows} == {None}
+    assert json.loads(run(capsys, study, format="json"))["rows"][0]["surplus"] is None
+    # A row is counted as a whole or not at all: of its two cells one is still missing.
+    count_batches(study, *(("cell 0", batch, 1, 1, 0, 0) for batch in range(3)))
+    assert {row.precision for row in summarise(study).rows} == {None}
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
