@@ -4,9 +4,10 @@
     python benchmarks/leakage.py --score found.json
 
 The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
-rouge-score) and prints ROUGE-1/2/L and exact match with bootstrap 95 % intervals. `--attack NAME[:PRESET][,KEY=VALUE…]`
-may be repeated; what the output file holds is not run again (batch by batch with `--separately`). Runs of one name in
-several files, each of a part of the sentences, are scored as one; in one file a name has one model, range and seed.
+rouge-score) and prints ROUGE-1/2/L and exact match, with 95 % intervals of a bootstrap that draws whole batches.
+`--attack NAME[:PRESET][,KEY=VALUE…]` may be repeated; what the output file holds is not run again (batch by batch with
+`--separately`). Runs of one name in several files, each of a part of the sentences, are scored as one; in one file a
+name has one model, range and seed.
 """
 
 from __future__ import annotations
@@ -178,6 +179,7 @@ def _score(paths: list[Path]) -> None:
     import numpy as np
 
     from gradleak.metrics import score_tokens
+    from gradleak.studies.intervals import bootstrap
 
     tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that BERT and MiniLM share
     parts: dict[str, list[Row]] = {}
@@ -189,9 +191,9 @@ def _score(paths: list[Path]) -> None:
         pairs = [pair for row in rows for pair in zip(row["reconstructions"], row["references"], strict=True)]
         scores = [score for a, b in pairs for score in score_tokens(a, b, tokenizer).sentences]
         values = np.array([[s.rouge1, s.rouge2, s.rougeL, s.exact] for s in scores])
-        drawn = np.random.default_rng(0).integers(len(values), size=(BOOTSTRAP, len(values)))
-        low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5], axis=0)
-        cells = [f"{m:.1f} ({a:.1f}–{b:.1f})" for m, a, b in zip(values.mean(axis=0), low, high, strict=True)]
+        batches = np.repeat(np.arange(len(pairs)), [len(b) for _, b in pairs])
+        (estimates,) = bootstrap(values, np.array([len(values)]), batches, resamples=BOOTSTRAP)
+        cells = [f"{mean:.1f} ({low:.1f}–{high:.1f})" for mean, low, high in estimates]
         seconds = sum(row["seconds"] for row in rows) / sum(row["sentences"] for row in rows)
         print(
             f"{name:<80}{len(scores):>4}"

@@ -50,12 +50,12 @@ def score(
     alignment: Alignment = "assignment",
     scoring: Scoring = "plain",
 ) -> BatchScores:
-    """Score a reconstruction against the private texts, from 0 (nothing recovered) to 100.
+    """Score a reconstruction against the private texts, from 0 (nothing recovered) to 100 (docs/scores.md).
 
     Args:
         reconstruction: what an attack found.
         references: the private texts, in any order.
-        alignment: `assignment` uses each reconstruction once; `best` as often as it fits best.
+        alignment: `assignment` uses each reconstruction as often as it was found; `best` as often as it fits best.
         scoring: `plain`, or `lamp` for ROUGE as LAMP's published code counts it.
 
     Raises:
@@ -66,7 +66,15 @@ def score(
     if reconstruction.tokenizer is None:
         raise GradleakError("this reconstruction has no tokenizer to score with; set its field 'tokenizer'")
     rows = reconstruction.tokenizer(list(references))["input_ids"] if references else []
-    return score_tokens(reconstruction.token_ids, rows, reconstruction.tokenizer, alignment=alignment, scoring=scoring)
+    return score_tokens(
+        reconstruction.token_ids,
+        rows,
+        reconstruction.tokenizer,
+        texts=references,
+        copies=reconstruction.copies,
+        alignment=alignment,
+        scoring=scoring,
+    )
 
 
 def _with_values(attack: Attack, settings: Mapping[str, Any]) -> Attack:

@@ -108,3 +108,15 @@ def test_rows_that_do_not_tell_are_continued_and_scored(
     monkeypatch.setattr(sys, "argv", ["leakage.py", "--score", str(found)])
     script.main()
     assert f"found: {NAME}" in capsys.readouterr().out
+
+
+def test_intervals_draw_whole_batches(
+    script: ModuleType, found: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cat, dog = [101, 4937, 102], [101, 3899, 102]
+    row = {"name": "mine", "seconds": 4.0, "each": [1.0] * 4, "sentences": 16, "references": [[cat] * 4] * 4}
+    row["reconstructions"] = [[cat] * 4, [dog] * 4] * 2  # each batch found in full or not at all
+    found.write_text(json.dumps({"rows": [row]}), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["leakage.py", "--score", str(found)])
+    script.main()
+    assert "50.0 (0.0–100.0)" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from gradleak.cli import running
 from gradleak.targets import Target
 
 SCORES = {"rouge1", "rouge2", "rougeL", "exact", "token_accuracy"}
+COUNTS = {"precision", "surplus", "unrepresentable"}
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def test_json_has_the_promised_keys(run: Run, tmp_path: Path, bert: Target) -> N
     (batch,) = record["batches"]
     assert batch.keys() >= {"reference", "reconstruction", "labels", "scores", "loss", "seconds"}
     assert (batch["reference"], batch["labels"]) == ([TEXT], [1])
-    assert batch["scores"].keys() == SCORES
-    assert record["summary"].keys() == {*SCORES, "seconds"}
+    assert batch["scores"].keys() == SCORES | COUNTS
+    assert record["summary"].keys() == {*SCORES, *COUNTS, "seconds"}
     assert all(0 <= batch["scores"][name] <= 100 for name in SCORES)
 
 
@@ -85,6 +86,31 @@ def test_reconstruction_is_listed_beside_its_reference(
     assert batch["reconstruction"] == ["the cat sat", "a big dog ran", None]
     assert batch["labels"] == [0, 1, None]
     assert record["summary"]["exact"] == pytest.approx(200 / 3)
+
+
+def test_guesses_beyond_the_sentences_are_counted_and_said(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert: Target
+) -> None:
+    from gradleak.attacks.base import Finding
+
+    rows = [bert.tokenizer(text)["input_ids"] for text in ("a dog ran", "the cat sat", "a red mat", "the mat")]
+    monkeypatch.setattr(Tag, "run", lambda *_: [Finding(rows, [0] * 4, 0.5)])
+    record = record_of(run, tmp_path, "the cat sat")
+    (batch,) = record["batches"]
+    assert batch["reconstruction"] == ["the cat sat", "a dog ran", "a red mat", "the mat"]
+    for scores in (batch["scores"], record["summary"]):
+        assert (scores["exact"], scores["precision"], scores["surplus"]) == (100, 25, 3)
+    said = "3 texts more than there were sentences; 25.0 % of the texts returned are exactly a private text"
+    assert said in run("attack", "the cat sat").out
+
+
+def test_a_text_that_the_tokenizer_cannot_represent_is_said_to_be_lost(run: Run, tmp_path: Path) -> None:
+    record = record_of(run, tmp_path, "the cat sat", "the 😀 sat", "--batch-size", "2")
+    assert record["batches"][0]["scores"]["unrepresentable"] == [1]
+    assert record["summary"]["unrepresentable"] == 1
+    said = "1 sentence with characters that the model's tokenizer cannot represent: never exact"
+    assert said in run("attack", "the 😀 sat").out
+    assert "cannot represent" not in run("attack", "the cat sat").out
 
 
 def test_a_loss_that_is_no_number_is_null(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +182,8 @@ def test_captured_update_gives_the_same_reconstruction_in_another_process(
         assert captured["batches"][0][key] == direct["batches"][0][key]
     assert captured["batches"][0]["reference"] is None
     assert captured["batches"][0]["scores"] is None
-    assert captured["summary"].keys() == {*SCORES, "seconds"}
-    assert all(captured["summary"][name] is None for name in SCORES)
+    assert captured["summary"].keys() == {*SCORES, *COUNTS, "seconds"}
+    assert all(captured["summary"][name] is None for name in SCORES | COUNTS)
     assert captured["model_hash"] == direct["model_hash"]
 
 

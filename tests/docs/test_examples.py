@@ -43,3 +43,9 @@ def test_example_attack_is_a_complete_attack(monkeypatch: pytest.MonkeyPatch) ->
     assert len(result.token_ids[0]) == 5
     assert result.token_ids == again.token_ids
     assert result.loss < 0.9
+
+
+def test_example_of_scores_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("docs/scores.md")
+    exec(example, {})
+    assert capsys.readouterr().out.strip() == example.strip().rpartition("# ")[2]

@@ -181,6 +181,98 @@ def test_no_reconstruction_at_all_scores_zero(tokenizer: PreTrainedTokenizerFast
     assert result.as_dict() == NOTHING
 
 
+# --- unknown tokens --------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_token_is_a_word_that_was_not_recovered(tokenizer: PreTrainedTokenizerFast) -> None:
+    # truth: the UNK cat; guess: the cat. ROUGE-1: P = 2/2, R = 2/3, F = 80. ROUGE-2: guess has the-cat, truth the-UNK
+    # and UNK-cat: 0. ROUGE-L: the cat: 80. Tokens: "the" stands in its place: 1/3.
+    result = score(tokenizer, ["the cat"], ["the [UNK] cat"])
+    assert result.as_dict() == pytest.approx(
+        {"rouge1": 80, "rouge2": 0, "rougeL": 80, "exact": 0, "token_accuracy": 100 / 3}
+    )
+    assert result.unrepresentable == (0,)
+
+
+def test_an_unknown_token_is_not_matched_by_another(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert score(tokenizer, ["[UNK]"], ["[UNK]"]).as_dict() == NOTHING
+    assert score(tokenizer, [""], ["[UNK]"]).as_dict() == NOTHING
+
+
+def test_an_unknown_token_in_a_reconstruction_is_a_wrong_word(tokenizer: PreTrainedTokenizerFast) -> None:
+    # P = 2/3, R = 2/2, F = 80.
+    result = score(tokenizer, ["the [UNK] cat"], ["the cat"])
+    assert (result.exact, result.unrepresentable) == (0, ())
+    assert result.rouge1 == pytest.approx(80)
+    assert result.token_accuracy == pytest.approx(100 / 3)
+
+
+def test_lamp_scoring_counts_unknown_tokens_as_words_as_its_code_does(tokenizer: PreTrainedTokenizerFast) -> None:
+    guess = truth = ["[CLS] the [UNK] cat [SEP]"]
+    result = score(tokenizer, guess, truth, scoring="lamp")
+    assert (result.rouge1, result.rouge2, result.rougeL) == (100, 100, 100)
+    assert result.exact == 0
+    assert result.token_accuracy == pytest.approx(200 / 3)
+
+
+# --- texts that occur several times, and guesses beyond the batch ----------------------------------------------------
+
+
+def test_a_text_that_occurs_twice_is_one_secret(tokenizer: PreTrainedTokenizerFast) -> None:
+    result = score(tokenizer, ["the cat", "a dog"], ["the cat", "a dog", "the cat"])
+    assert (result.matches, result.exact, result.surplus) == ((0, 1, 0), 100, 0)
+
+
+def test_a_secret_is_found_or_not_whatever_else_resembles_it(tokenizer: PreTrainedTokenizerFast) -> None:
+    # The second guess resembles "the cat sat" more than "a dog": one for one it would be given to the second copy.
+    result = score(tokenizer, ["the cat sat", "the cat a"], ["the cat sat", "the cat sat", "a dog"])
+    assert result.matches == (0, 0, 1)
+    assert [s.exact for s in result.sentences] == [100, 100, 0]
+
+
+def test_a_text_found_twice_may_serve_two_sentences(tokenizer: PreTrainedTokenizerFast) -> None:
+    truth = encode(tokenizer, "the cat sat", "the cat saw")
+    guess = encode(tokenizer, "the cat sat")
+    assert score_tokens(guess, truth, tokenizer).matches == (0, None)
+    assert score_tokens(guess, truth, tokenizer, copies=[2]).matches == (0, 0)
+
+
+def test_copies_that_equal_sentences_use_up_serve_no_other(tokenizer: PreTrainedTokenizerFast) -> None:
+    truth = encode(tokenizer, "the cat sat", "the cat sat", "the cat saw")
+    guess = encode(tokenizer, "the cat sat")
+    assert score_tokens(guess, truth, tokenizer, copies=[2]).matches == (0, 0, None)
+    assert score_tokens(guess, truth, tokenizer, copies=[3]).matches == (0, 0, 0)
+
+
+@pytest.mark.parametrize("alignment", ["assignment", "best"])
+def test_guesses_beyond_the_batch_cost_precision(tokenizer: PreTrainedTokenizerFast, alignment: str) -> None:
+    result = score(tokenizer, ["a dog", "the cat", "saw", "the the"], ["the cat"], alignment=alignment)
+    assert (result.exact, result.precision, result.surplus) == (100, 25, 3)
+
+
+def test_the_same_guess_twice_is_one_text(tokenizer: PreTrainedTokenizerFast) -> None:
+    result = score(tokenizer, ["the cat", "the cat", "a dog"], ["the cat"])
+    assert (result.precision, result.surplus) == (50, 1)
+
+
+def test_as_many_guesses_as_sentences_are_no_surplus(tokenizer: PreTrainedTokenizerFast) -> None:
+    result = score(tokenizer, ["the cat a", "the cat"], ["the cat sat", "the cat sat"])
+    assert (result.precision, result.surplus) == (0, 0)
+
+
+def test_nothing_returned_has_no_precision(tokenizer: PreTrainedTokenizerFast) -> None:
+    result = score(tokenizer, [], ["the cat"])
+    assert (result.precision, result.surplus) == (None, 0)
+
+
+def test_numbers_that_do_not_fit_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = encode(tokenizer, "the cat")
+    with pytest.raises(GradleakError, match="2 copies do not fit 1 sentences"):
+        score_tokens(ids, ids, tokenizer, copies=[1, 2])
+    with pytest.raises(GradleakError, match="2 texts do not fit 1 sentences"):
+        score_tokens(ids, ids, tokenizer, texts=["the cat", "a dog"])
+
+
 def test_no_references_is_an_error(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(GradleakError, match="no reference sentences"):
         score(tokenizer, ["cat"], [])

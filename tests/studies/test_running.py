@@ -140,6 +140,9 @@ def test_records_are_what_attack_and_score_give(tmp_path: Path) -> None:
     scores = gl.score(found, texts)
     with Store(tmp_path / "my.db") as store:
         sentences = store.sentences(cell.id)
+        (batch,) = store.batches(cell.id)
+    assert (batch.returned, batch.exact, batch.surplus) == (scores.returned, scores.right, scores.surplus)
+    assert (batch.batch, batch.returned, batch.unrepresentable) == (0, 2, 0)
     assert [sentence.reference for sentence in sentences] == texts
     for sentence, match, scored in zip(sentences, scores.matches, scores.sentences, strict=True):
         assert match is not None

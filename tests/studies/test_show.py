@@ -18,7 +18,7 @@ from gradleak.cli import app as command_line
 from gradleak.cli.study_show import _fitting, show
 from gradleak.errors import GradleakError
 from gradleak.studies.show import CONDITIONS, bootstrap, summarise
-from gradleak.studies.store import TABLES
+from gradleak.studies.store import BATCHES, TABLES
 
 Config = dict[str, Any]
 
@@ -210,6 +210,62 @@ def test_bootstrap_agrees_with_resampling_one_by_one() -> None:
         np.testing.assert_allclose(estimate[:, 2], high, atol=2.5)
 
 
+def test_bootstrap_of_batches_agrees_with_resampling_whole_batches() -> None:
+    generator = np.random.default_rng(5)
+    groups = []
+    for sizes in ([4] * 12, [4] * 11 + [1], [1] * 12, [3]):
+        centres = generator.uniform(0, 80, (len(sizes), 2))
+        groups.append([c + generator.uniform(0, 20, (n, 2)) for c, n in zip(centres, sizes, strict=True)])
+    every = [batch for group in groups for batch in group]
+    found = bootstrap(
+        np.concatenate(every),
+        np.array([sum(map(len, group)) for group in groups]),
+        np.repeat(np.arange(len(every)), [len(batch) for batch in every]),
+    )
+    for group, estimate in zip(groups, found, strict=True):
+        drawn = np.random.default_rng(9).integers(0, len(group), (5_000, len(group)))
+        means = [np.concatenate([group[place] for place in places]).mean(axis=0) for places in drawn]
+        low, high = np.percentile(means, [2.5, 97.5], axis=0)
+        np.testing.assert_allclose(estimate[:, 0], np.concatenate(group).mean(axis=0))
+        np.testing.assert_allclose(estimate[:, 1], low, atol=2.5)
+        np.testing.assert_allclose(estimate[:, 2], high, atol=2.5)
+
+
+def test_batches_of_one_sentence_are_sentences() -> None:
+    scores = np.random.default_rng(1).uniform(0, 100, (50, 3))
+    counts = np.array([20, 0, 30])
+    np.testing.assert_array_equal(bootstrap(scores, counts, np.arange(50)), bootstrap(scores, counts))
+
+
+def test_batches_found_as_a_whole_make_the_interval_wider() -> None:
+    scores = np.repeat([0.0, 100.0] * 8, 4)[:, None]  # 16 batches of 4, each found in full or not at all
+    batches = np.repeat(np.arange(16), 4)
+    (whole,), (single,) = bootstrap(scores, np.array([64]), batches), bootstrap(scores, np.array([64]))
+    assert whole[0, 2] - whole[0, 1] == pytest.approx(2 * (single[0, 2] - single[0, 1]), rel=0.15)
+
+
+def test_interval_of_many_batches_joins_that_of_few() -> None:
+    generator = np.random.default_rng(0)
+    sizes = generator.integers(1, 4, 2_001)
+    scores = np.repeat(generator.uniform(0, 100, (2_001, 1)), sizes, axis=0)
+    batches = np.repeat(np.arange(2_001), sizes)
+    few = bootstrap(scores[: -sizes[-1]], np.array([len(scores) - sizes[-1]]), batches[: -sizes[-1]])
+    np.testing.assert_allclose(few, bootstrap(scores, np.array([len(scores)]), batches), atol=0.3)
+
+
+def test_study_resamples_the_batches_of_its_cells(tmp_path: Path) -> None:
+    """A batch is known by its cell and its number; sentences of one batch are not drawn apart."""
+    scores = [0.0, 100.0] * 4
+    path = write_study(tmp_path / "batches.db", [(attack_config(seed=seed), scores) for seed in (0, 1)])
+    single = summarise(path).rows[0].scores["rouge1"]
+    with closing(sqlite3.connect(path)) as file, file:
+        # Two batches of four in each cell, of equal numbers in both: one found, one not.
+        file.execute("UPDATE sentences SET position = batch / 2, batch = batch % 2")
+    whole = summarise(path).rows[0].scores["rouge1"]
+    assert (whole.mean, whole.low, whole.high) == (50, 0, 100)
+    assert 0 < single.low < single.high < 100
+
+
 def test_bootstrap_is_the_same_every_time_and_skips_empty_groups() -> None:
     scores = np.arange(10.0)[:, None]
     counts = np.array([4, 0, 6])
@@ -222,6 +278,51 @@ def test_interval_of_many_sentences_joins_that_of_few() -> None:
     scores = np.random.default_rng(0).uniform(0, 100, (2_001, 1))
     few, many = bootstrap(scores[:2_000], np.array([2_000])), bootstrap(scores, np.array([2_001]))
     np.testing.assert_allclose(few, many, atol=0.3)
+
+
+# --- texts returned --------------------------------------------------------------------------------------------------
+
+
+def count_batches(path: Path, *records: tuple[str, int, int, int, int, int]) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(BATCHES)
+        file.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", records)
+
+
+def test_texts_beyond_the_sentences_cost_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attacks = [(attack_config("tag"), [100.0, 100.0]), (attack_config("sieve"), [100.0, 50.0])]
+    path = write_study(tmp_path / "guesses.db", attacks)
+    # cell, batch, returned, exact, surplus, unrepresentable: tag returns four texts for each sentence, one is right.
+    count_batches(
+        path, ("cell 0", 0, 4, 1, 3, 0), ("cell 0", 1, 4, 1, 3, 0), ("cell 1", 0, 1, 1, 0, 0), ("cell 1", 1, 1, 0, 0, 1)
+    )
+    tag, sieve = summarise(path).rows
+    assert (tag.precision, tag.surplus, tag.unrepresentable) == (25, 6, 0)
+    assert (sieve.precision, sieve.surplus, sieve.unrepresentable) == (50, 0, 1)
+    table = run(capsys, path)
+    assert "precision %" in table
+    assert "of the texts returned, those that are exactly a private text" in table
+    assert "up to 1 sentence of a row cannot be represented by the tokenizer" in table
+    (first, _) = json.loads(run(capsys, path, format="json"))["rows"]
+    assert (first["precision"], first["surplus"], first["unrepresentable"]) == (25, 6, 0)
+    (first, _) = csv.DictReader(io.StringIO(run(capsys, path, format="csv")))
+    assert (first["precision"], first["surplus"], first["unrepresentable"]) == ("25.0", "6", "0")
+
+
+def test_precision_is_left_out_where_it_says_no_more_than_exact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_study(tmp_path / "guesses.db", [(attack_config(), [100.0, 50.0])])
+    count_batches(path, ("cell 0", 0, 1, 1, 0, 0), ("cell 0", 1, 1, 0, 0, 0))
+    assert "precision" not in run(capsys, path)
+
+
+def test_studies_recorded_before_have_no_precision(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row.precision for row in summarise(study).rows} == {None}
+    assert json.loads(run(capsys, study, format="json"))["rows"][0]["surplus"] is None
+    # A row is counted as a whole or not at all: of its two cells one is still missing.
+    count_batches(study, *(("cell 0", batch, 1, 1, 0, 0) for batch in range(3)))
+    assert {row.precision for row in summarise(study).rows} == {None}
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from study_tools import grid, rows
 
 from gradleak.errors import GradleakError
-from gradleak.studies import Cell, Failure, Outcome, Sentence, Store, UtilityRecord
+from gradleak.studies import BatchRecord, Cell, Failure, Outcome, Sentence, Store, UtilityRecord
 from gradleak.studies.lock import only_driver
 from gradleak.studies.reading import Place
 from gradleak.studies.store import Attempted
@@ -57,6 +57,31 @@ def test_what_is_recorded_is_found_again(tmp_path: Path) -> None:
         assert store.utility(first.id) is None
         assert store.utility(second.id) == utility
         assert store.paces() == {("attack", "dlg"): (2, 3.0)}
+
+
+def test_what_holds_for_a_batch_is_found_again(tmp_path: Path) -> None:
+    (cell,) = cells(1)
+    batches = (
+        BatchRecord(batch=0, returned=3, exact=1, surplus=1, unrepresentable=0),
+        BatchRecord(batch=1, returned=2, exact=2, surplus=0, unrepresentable=1),
+    )
+    with Store(tmp_path / "my.db") as store:
+        store.record(cell, outcome(batches=batches), attempts=1)
+        assert store.batches(cell.id) == list(batches)
+
+
+def test_a_file_made_before_batches_were_counted_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "my.db"
+    first, second = cells()
+    with Store(path) as store:
+        store.record(first, outcome(), attempts=1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE batches")
+    counted = BatchRecord(batch=0, returned=2, exact=1, surplus=0, unrepresentable=0)
+    with Store(path) as store:
+        store.record(second, outcome(batches=(counted,)), attempts=1)
+        assert store.done() == {first.id, second.id}
+        assert (store.batches(first.id), store.batches(second.id)) == ([], [counted])
 
 
 def test_a_failure_gives_way_to_a_success(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradleak.cli.matches import legend, matched_tokens
-from gradleak.cli.words import plural
+from gradleak.cli.words import plural, score_remarks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,6 +141,8 @@ class Screen:
             ["mean of", *(SCORE_TITLES[name] for name in scored), "seconds"],
             [[plural(sentences, "sentence"), *(f"{means[name]:.1f}" for name in scored), f"{means['seconds']:.1f}"]],
         )
+        for remark in score_remarks(means):
+            self.line(remark)
         if self.rich and not self.quiet:
             self.console.print(legend())
 

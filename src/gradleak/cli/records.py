@@ -47,15 +47,24 @@ def attack_record(
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Return each score averaged over all sentences (None where no truth is known), and the seconds in all."""
-    from gradleak.metrics import SCORE_NAMES
+    """Return each score averaged over all sentences (None where no truth is known), and the seconds in all.
 
-    sentences = [s for outcome in outcomes if outcome.scores is not None for s in outcome.scores.sentences]
+    `precision` is that of all returned texts together; `surplus` and `unrepresentable` count texts.
+    """
+    from gradleak.metrics import SCORE_NAMES, share
+
+    batches = [outcome.scores for outcome in outcomes if outcome.scores is not None]
+    sentences = [s for scores in batches for s in scores.sentences]
     means: dict[str, float | None] = {
         name: math.fsum(getattr(s, name) for s in sentences) / len(sentences) if sentences else None
         for name in SCORE_NAMES
     }
-    return means | {"seconds": math.fsum(outcome.reconstruction.seconds for outcome in outcomes)}
+    return means | {
+        "precision": share(sum(s.right for s in batches), sum(s.returned for s in batches)),
+        "surplus": sum(s.surplus for s in batches) if batches else None,
+        "unrepresentable": sum(len(s.unrepresentable) for s in batches) if batches else None,
+        "seconds": math.fsum(outcome.reconstruction.seconds for outcome in outcomes),
+    }
 
 
 def _batch(outcome: Outcome) -> dict[str, Any]:
@@ -66,7 +75,7 @@ def _batch(outcome: Outcome) -> dict[str, Any]:
         "reference": None if outcome.references is None else list(outcome.references),
         "reconstruction": [None if i is None else found.texts[i] for i in order],
         "labels": None if labels is None else [None if i is None else labels[i] for i in order],
-        "scores": None if outcome.scores is None else outcome.scores.as_dict(),
+        "scores": None if outcome.scores is None else outcome.scores.as_record(),
         "loss": found.loss if math.isfinite(found.loss) else None,  # JSON has no NaN
         "seconds": found.seconds,
         "notes": list(found.notes),

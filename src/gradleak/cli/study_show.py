@@ -26,6 +26,7 @@ SCHEMA = 1
 LONG = 300  # rows from which on a table is printed plainly: boxes would take seconds
 ERRORS_SHOWN = 5
 MISSED_LEAST = ("accuracy", "seconds", "paper exact", "exact %", "R-L", "paper MCC")
+COUNTED = ("precision", "surplus", "unrepresentable")
 ROUGE = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE.db", help="What `gradleak study run` wrote.")]
@@ -97,6 +98,7 @@ def as_record(overview: Overview) -> dict[str, Any]:
                 "sentences": row.sentences,
                 "cells": row.cells,
                 **{name: asdict(score) for name, score in row.scores.items()},
+                **{name: getattr(row, name) for name in COUNTED},
                 "seconds_per_sentence": row.seconds,
                 "published": None if row.published is None else _published_record(row),
                 "utility": None if row.utility is None else asdict(row.utility),
@@ -121,7 +123,8 @@ def flat_record(row: Row) -> dict[str, Any]:
     record |= {"published_source": getattr(published, "source", None)}
     record |= {"published_target": getattr(published, "target", None)}
     figures: Mapping[str, float] = published.figures if published else {}
-    return record | {f"published_{name}": figures.get(name) for name in FIGURES}
+    record |= {f"published_{name}": figures.get(name) for name in FIGURES}
+    return record | {name: getattr(row, name) for name in COUNTED}
 
 
 def _published_record(row: Row) -> dict[str, Any]:
@@ -232,6 +235,8 @@ def _columns(overview: Overview, digits: int) -> list[Column]:
         ("n", lambda row: str(row.sentences)),
         *(score(name, title) for name, title in ROUGE.items()),
         (f"{SCORE_TITLES['exact']} %", lambda row: _number(row.scores["exact"].mean)),
+        # Where attacks return as many texts as there are sentences, it says no more than `exact`.
+        ("precision %", lambda row: _number(row.precision) if any(r.surplus for r in overview.rows) else ""),
         ("seconds", lambda row: _number(row.seconds, 2)),
         ("MCC", lambda row: _number(row.utility.mcc if row.utility else None, 3)),
         ("accuracy", lambda row: _percent(row.utility.accuracy if row.utility else None)),
@@ -287,11 +292,16 @@ def _said(overview: Overview) -> str:
 def _notes(overview: Overview) -> list[str]:
     """Return what one must know to read the table."""
     notes = [
-        "n: sentences; R-1, R-2, R-L: ROUGE F-measure in %, in brackets its 95 % bootstrap interval; "
+        "n: sentences; R-1, R-2, R-L: ROUGE F-measure in %, in brackets its 95 % bootstrap interval over batches; "
         "seconds: per sentence"
     ]
     if not overview.rows:
         notes = []
+    if any(row.surplus for row in overview.rows):
+        notes.append("precision %: of the texts returned, those that are exactly a private text; some were surplus")
+    lost = max((row.unrepresentable or 0 for row in overview.rows), default=0)
+    if lost:
+        notes.append(f"up to {plural(lost, 'sentence')} of a row cannot be represented by the tokenizer: never exact")
     papers: dict[str, set[str]] = {}
     for row in overview.rows:
         if row.published is not None:

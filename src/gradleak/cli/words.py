@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,3 +18,18 @@ def plural(count: int, noun: str) -> str:
     """Return `1 batch`, `2 batches`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def score_remarks(means: Mapping[str, float | None]) -> list[str]:
+    """Return what mean scores do not show: guesses beyond the sentences, and texts that cannot be exact."""
+    remarks = []
+    if surplus := int(means.get("surplus") or 0):
+        remarks.append(
+            f"{plural(surplus, 'text')} more than there were sentences; "
+            f"{means['precision']:.1f} % of the texts returned are exactly a private text"
+        )
+    if lost := int(means.get("unrepresentable") or 0):
+        remarks.append(
+            f"{plural(lost, 'sentence')} with characters that the model's tokenizer cannot represent: never exact"
+        )
+    return remarks

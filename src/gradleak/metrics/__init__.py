@@ -3,20 +3,22 @@
 Each sentence is scored by ROUGE-1, ROUGE-2 and ROUGE-L (F-measure), exact match and token accuracy,
 all from 0 to 100. The order of sentences in a batch does not show in its update, so a reconstructed
 batch is first aligned with the truth: by optimal assignment (each reconstruction counts once) or by
-the best match (one reconstruction may serve several references).
+the best match (one reconstruction may serve several references). docs/scores.md has the definitions.
 
     scores    what a sentence and a batch got
     align     which reconstruction is held against which reference
     rouge     ROUGE of two texts, and of two equal ones
+    wording   what the scores read of a sentence, and what the tokenizer lost of it
     tokens    from token ids to scores: the entry point
     utility   accuracy and Matthews correlation of a classifier
 """
 
 from __future__ import annotations
 
-from gradleak.metrics.scores import SCORE_NAMES, BatchScores, Scores
-from gradleak.metrics.tokens import Alignment, Scoring, Tokenizer, score_tokens
+from gradleak.metrics.scores import SCORE_NAMES, BatchScores, Scores, share
+from gradleak.metrics.tokens import Alignment, Scoring, score_tokens
 from gradleak.metrics.utility import accuracy, matthews_correlation
+from gradleak.metrics.wording import Tokenizer
 
 __all__ = [
     "SCORE_NAMES",
@@ -28,4 +30,5 @@ __all__ = [
     "accuracy",
     "matthews_correlation",
     "score_tokens",
+    "share",
 ]

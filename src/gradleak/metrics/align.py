@@ -30,7 +30,7 @@ def _preference(scores: Scores) -> float:
 
 
 def assignment(suits: NDArray[np.float64]) -> Matches:
-    """Match every reference to a reconstruction of its own so that the sum is largest (LAMP)."""
+    """Match every row to a column of its own so that the sum is largest (LAMP)."""
     from scipy.optimize import linear_sum_assignment
 
     matches: list[int | None] = [None] * len(suits)
@@ -41,10 +41,54 @@ def assignment(suits: NDArray[np.float64]) -> Matches:
 
 
 def best(suits: NDArray[np.float64]) -> Matches:
-    """Match every reference to the reconstruction that suits it best, however often used (GRAB)."""
+    """Match every row to the column that suits it best, however often used (GRAB)."""
     if suits.shape[1] == 0:
         return (None,) * len(suits)
     return tuple(int(column) for column in suits.argmax(axis=1))
 
 
 ALIGNMENTS = {"assignment": assignment, "best": best}
+
+
+def align(
+    table: Sequence[Sequence[Scores]], secrets: Sequence[int], members: Sequence[Sequence[int]], alignment: str
+) -> tuple[Matches, Matches]:
+    """Return the column and the reconstruction of each reference; equal ones are one secret, and share a column.
+
+    Args:
+        table: the scores of each distinct reconstruction (column) against each distinct reference (row).
+        secrets: for each reference its row.
+        members: for each column the indices of the reconstructions that hold its text, each as often as it was found.
+        alignment: one of `ALIGNMENTS`.
+    """
+    weights = np.bincount(np.asarray(secrets, dtype=np.int64), minlength=len(table))  # [rows]
+    # A text that was found several times may serve several references, but those equal to it come first.
+    columns = [
+        column
+        for column, held in enumerate(members)
+        for _ in range(min(len(secrets), max(1, len(held) - _repeats(table, weights, column))))
+    ]
+    suits = preferences(table)[:, columns] * weights[:, None]
+    found = [None if match is None else columns[match] for match in ALIGNMENTS[alignment](suits)]
+    chosen = tuple(found[row] for row in secrets)
+    return chosen, _hand_out(secrets, chosen, members)
+
+
+def _repeats(table: Sequence[Sequence[Scores]], weights: NDArray[np.int64], column: int) -> int:
+    """Return how many references beyond the first are what this reconstruction says."""
+    return max((int(w) - 1 for row, w in zip(table, weights, strict=True) if row[column].exact), default=0)
+
+
+def _hand_out(secrets: Sequence[int], columns: Matches, members: Sequence[Sequence[int]]) -> Matches:
+    """Give each reference a reconstruction of its column: one of its own as long as there are any."""
+    left = [list(held) for held in members]
+    matches: list[int | None] = [None] * len(columns)
+    first: dict[int, int] = {}
+    repeated = [row in secrets[:place] for place, row in enumerate(secrets)]
+    for place in sorted(range(len(secrets)), key=repeated.__getitem__):  # a secret's first occurrence comes first
+        row, column = secrets[place], columns[place]
+        if column is not None:
+            match = left[column].pop(0) if left[column] else first.get(row, members[column][0])
+            first.setdefault(row, match)
+            matches[place] = match
+    return tuple(matches)

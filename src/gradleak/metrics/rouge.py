@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 ROUGE_NAMES = ("rouge1", "rouge2", "rougeL")
+# Words for unknown tokens, of characters that no text holds (Unicode's noncharacters): they match nothing.
+UNKNOWN_IN_TRUTH, UNKNOWN_IN_GUESS = "\ufdd0", "\ufdd1"
+_UNKNOWN = re.compile(f"([{UNKNOWN_IN_TRUTH}{UNKNOWN_IN_GUESS}])")
+
+
+class _Words:
+    """Splits a text into words as `rouge_score` does, and keeps unknown tokens as words of their own."""
+
+    def __init__(self) -> None:
+        from rouge_score.tokenizers import DefaultTokenizer
+
+        self._plain = DefaultTokenizer(use_stemmer=False)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        words: list[str] = []
+        for part in _UNKNOWN.split(text):
+            words += [part] if _UNKNOWN.fullmatch(part) else self._plain.tokenize(part)
+        return words
 
 
 @functools.cache
 def _scorer() -> Any:  # noqa: ANN401 (rouge_score is not typed)
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(list(ROUGE_NAMES), use_stemmer=False)
+    return RougeScorer(list(ROUGE_NAMES), tokenizer=_Words())
 
 
 def rouge(reconstruction: str, reference: str) -> tuple[float, float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 SCORE_NAMES = ("rouge1", "rouge2", "rougeL", "exact", "token_accuracy")
 
@@ -16,8 +17,8 @@ class Scores:
         rouge1: F-measure of the words in common.
         rouge2: F-measure of the pairs of neighbouring words in common.
         rougeL: F-measure of the longest common subsequence of words.
-        exact: 100 if the decoded texts are equal, else 0.
-        token_accuracy: share of positions that hold the true token.
+        exact: 100 if the text is the private one as the tokenizer writes it, and nothing of that was lost; else 0.
+        token_accuracy: share of positions that hold the true token; an unknown token is none.
     """
 
     rouge1: float
@@ -41,10 +42,18 @@ class BatchScores:
     Attributes:
         sentences: One entry per reference.
         matches: For each reference the index of the reconstruction matched to it, or None.
+        returned: How many distinct texts were returned.
+        right: How many of them are exactly a private text of the batch.
+        surplus: How many of them were returned beyond what the batch has sentences for.
+        unrepresentable: The references that the tokenizer cannot write in full: they are never exact.
     """
 
     sentences: tuple[Scores, ...]
     matches: tuple[int | None, ...]
+    returned: int = 0
+    right: int = 0
+    surplus: int = 0
+    unrepresentable: tuple[int, ...] = ()
 
     def _mean(self, name: str) -> float:
         values = [float(getattr(sentence, name)) for sentence in self.sentences]
@@ -75,6 +84,25 @@ class BatchScores:
         """Token accuracy averaged over the sentences."""
         return self._mean("token_accuracy")
 
+    @property
+    def precision(self) -> float | None:
+        """Percentage of the returned texts that are exactly a private text; None if none was returned."""
+        return share(self.right, self.returned)
+
     def as_dict(self) -> dict[str, float]:
         """Return the averages by name, in the order of `SCORE_NAMES`."""
         return {name: self._mean(name) for name in SCORE_NAMES}
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the averages and what holds for the batch as a whole, ready for JSON."""
+        return {
+            **self.as_dict(),
+            "precision": self.precision,
+            "surplus": self.surplus,
+            "unrepresentable": list(self.unrepresentable),
+        }
+
+
+def share(part: int, whole: int) -> float | None:
+    """Return a part of the whole in per cent; None of nothing."""
+    return 100.0 * part / whole if whole else None

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from gradleak.errors import GradleakError, unknown_name
-from gradleak.metrics.align import ALIGNMENTS, preferences
+from gradleak.metrics.align import ALIGNMENTS, align
 from gradleak.metrics.rouge import rouge
 from gradleak.metrics.scores import ZERO, BatchScores, Scores
+from gradleak.metrics.wording import Tokenizer, Wording, read_guess, read_truth
 
 Alignment: TypeAlias = Literal["assignment", "best"]
 Scoring: TypeAlias = Literal["plain", "lamp"]
+Item = TypeVar("Item")
 
-
-class Tokenizer(Protocol):
-    """What scoring asks of a tokenizer; those of Hugging Face have it."""
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """Ids of all special tokens, padding among them."""
-        ...
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """Id of the padding token."""
-        ...
-
-    @property
-    def sep_token_id(self) -> int | None:
-        """Id of the token that ends a sentence in encoders."""
-        ...
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str | list[str]:
-        """Return the text of the ids."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Sentence:
-    ids: list[int]  # without special tokens
-    text: str  # their text
-    rouge_text: str  # the text that ROUGE counts
+SCORINGS = ("plain", "lamp")
 
 
 def score_tokens(
@@ -50,45 +23,81 @@ def score_tokens(
     references: Sequence[Sequence[int]],
     tokenizer: Tokenizer,
     *,
+    texts: Sequence[str] | None = None,
+    copies: Sequence[int] = (),
     alignment: Alignment = "assignment",
     scoring: Scoring = "plain",
 ) -> BatchScores:
     """Score reconstructed sentences against the true ones.
 
-    Special tokens and padding never count, except with `scoring="lamp"`: the published code of LAMP
-    leaves `[CLS]` and `[SEP]` in the text, where ROUGE takes them for words that are always right.
-    Use it to compare with LAMP's own table and for nothing else.
+    Special tokens and padding never count, but for the unknown token: it stands for something that was
+    not recovered. In a reference it is a token that nothing matches, in a reconstruction a wrong one.
+
+    With `scoring="lamp"` ROUGE counts `[CLS]`, `[SEP]` and `[UNK]` as words like any other, and each
+    reference is a secret of its own: the published code of LAMP does so. Use it to compare with LAMP's
+    own table and for nothing else. Exact match and token accuracy are the same as with "plain".
 
     Args:
         reconstruction: Token ids of the reconstructed sentences, in any order and number.
         references: Token ids of the true sentences.
         tokenizer: The tokenizer of both.
-        alignment: "assignment" uses each reconstruction once so that ROUGE-1 is largest over the
-            batch; "best" lets each reference take the reconstruction nearest to it.
+        texts: The true sentences themselves. Without them only unknown tokens show what the tokenizer lost.
+        copies: How often each reconstructed sentence was found; once if it is left out.
+        alignment: "assignment" uses each reconstruction once for each copy so that ROUGE-1 is largest
+            over the batch; "best" lets each reference take the reconstruction nearest to it. References
+            that are equal are one secret, and share what was found of it.
         scoring: "plain", or "lamp" for ROUGE as LAMP's published code counts it.
 
     Returns:
         One entry per reference; a reference left without a reconstruction scores zero.
 
     Raises:
-        GradleakError: If there are no references, or a name is unknown.
+        GradleakError: If there are no references, a name is unknown, or numbers do not fit.
     """
     if alignment not in ALIGNMENTS:
         raise unknown_name("alignment", alignment, ALIGNMENTS)
-    if scoring not in _ROUGE_IDS:
-        raise unknown_name("scoring", scoring, _ROUGE_IDS)
+    if scoring not in SCORINGS:
+        raise unknown_name("scoring", scoring, SCORINGS)
     if not references:
         raise GradleakError("there is nothing to score against: no reference sentences were given")
+    for name, values, count in (("texts", texts, len(references)), ("copies", copies or None, len(reconstruction))):
+        if values is not None and len(values) != count:
+            raise GradleakError(f"{len(values)} {name} do not fit {count} sentences: one each is needed")
 
-    found = [_sentence(ids, tokenizer, scoring) for ids in reconstruction]
-    true = [_sentence(ids, tokenizer, scoring) for ids in references]
-    table = [[_score(guess, truth) for guess in found] for truth in true]
-    matches = ALIGNMENTS[alignment](preferences(table))
-    sentences = tuple(ZERO if match is None else row[match] for row, match in zip(table, matches, strict=True))
-    return BatchScores(sentences, matches)
+    found = [read_guess(ids, tokenizer, scoring) for ids in reconstruction]
+    true = [
+        read_truth(ids, tokenizer, scoring, texts[place] if texts is not None else None)
+        for place, ids in enumerate(references)
+    ]
+    guesses, numbers = _distinct(found)
+    secrets, rows = _distinct(true) if scoring == "plain" else (true, list(range(len(true))))
+    members: list[list[int]] = [[] for _ in guesses]
+    for place, number in enumerate(numbers):
+        members[number] += [place] * (max(1, copies[place]) if copies else 1)
+    table = [[_score(guess, truth) for guess in guesses] for truth in secrets]
+    chosen, matches = align(table, rows, members, alignment)
+    assigned = {guesses[number].text for number in chosen if number is not None}
+    returned = {guess.text for guess in guesses}
+    return BatchScores(
+        sentences=tuple(
+            ZERO if number is None else table[row][number] for row, number in zip(rows, chosen, strict=True)
+        ),
+        matches=matches,
+        returned=len(returned),
+        right=len({guess.text for number, guess in enumerate(guesses) if any(row[number].exact for row in table)}),
+        surplus=min(len(returned - assigned), max(0, sum(map(len, members)) - len(references))),
+        unrepresentable=tuple(place for place, truth in enumerate(true) if not truth.whole),
+    )
 
 
-def _score(guess: _Sentence, truth: _Sentence) -> Scores:
+def _distinct(items: Sequence[Item]) -> tuple[list[Item], list[int]]:
+    """Return the distinct items in order, and for each item its number among them."""
+    numbers: dict[Item, int] = {}
+    places = [numbers.setdefault(item, len(numbers)) for item in items]
+    return list(numbers), places
+
+
+def _score(guess: Wording, truth: Wording) -> Scores:
     rouge1, rouge2, longest = rouge(guess.rouge_text, truth.rouge_text)
     return Scores(
         rouge1=rouge1,
@@ -99,40 +108,10 @@ def _score(guess: _Sentence, truth: _Sentence) -> Scores:
     )
 
 
-def _token_accuracy(guess: list[int], truth: list[int]) -> float:
+def _token_accuracy(guess: Sequence[int], truth: Sequence[int]) -> float:
     longest = max(len(guess), len(truth))
     if longest == 0:
         return 100.0
     # A shorter sentence ends where it ends: the positions it lacks count as wrong.
     right = sum(a == b for a, b in zip(guess, truth, strict=False))
     return 100.0 * right / longest
-
-
-def _sentence(ids: Sequence[int], tokenizer: Tokenizer, scoring: str) -> _Sentence:
-    plain = [int(i) for i in ids]  # entries of a tensor are welcome, too
-    words = _without_special(plain, tokenizer)
-    return _Sentence(
-        ids=words,
-        text=_text(words, tokenizer),
-        rouge_text=_text(_ROUGE_IDS[scoring](plain, tokenizer), tokenizer),
-    )
-
-
-def _text(ids: list[int], tokenizer: Tokenizer) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=False))
-
-
-def _without_special(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    special = set(tokenizer.all_special_ids)
-    return [i for i in ids if i not in special]
-
-
-def _as_lamp(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    # LAMP cuts each sentence after its last separator, which also removes the padding behind it.
-    separator = tokenizer.sep_token_id
-    if separator is not None and separator in ids:
-        ids = ids[: len(ids) - ids[::-1].index(separator)]
-    return [i for i in ids if i != tokenizer.pad_token_id]
-
-
-_ROUGE_IDS = {"plain": _without_special, "lamp": _as_lamp}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gradleak.studies.cells import AttackCell, Cell, UtilityCell
     from gradleak.studies.cluster import RayCluster
     from gradleak.studies.executors import Executor, InProcess, Processes
-    from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
+    from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
     from gradleak.studies.running import Event, Summary, run_study
     from gradleak.studies.scenario import Case, ClientSettings, Scenario, TargetSpec
     from gradleak.studies.store import Store
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttackCell",
+    "BatchRecord",
     "Case",
     "Cell",
     "ClientSettings",
@@ -67,6 +68,7 @@ __all__ = [
 # Names are fetched when first used, as those of `gradleak` are: showing a table must not wait for torch.
 _HOMES = {
     "AttackCell": "cells",
+    "BatchRecord": "outcome",
     "Case": "scenario",
     "Cell": "cells",
     "ClientSettings": "scenario",

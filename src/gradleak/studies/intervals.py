@@ -6,41 +6,80 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1_000
-MANY = 2_000  # sentences from which on the bootstrap's interval and the normal one cannot be told apart
+MANY = 2_000  # batches from which on the bootstrap's interval and the normal one cannot be told apart
 
 
-def bootstrap(scores: NDArray[np.float64], counts: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
+def bootstrap(
+    scores: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    batches: NDArray[np.int64] | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> NDArray[np.float64]:
     """Return mean and 95 % interval of every score in every group; the resamples come from the seed.
 
-    Groups of one size are resampled alike, all at once: a resample is a vector of weights, and the means of all groups
-    under all resamples are one matrix product.
+    Sentences of one batch were attacked together, and their scores depend on each other: whole batches are drawn. A
+    resample's mean is that of the sentences of its batches, which may differ in size.
+
+    Groups with as many batches are resampled alike, all at once: a resample is a vector of weights, and the sums of all
+    groups under all resamples are one matrix product.
 
     Args:
         scores: [sentences, scores], group after group.
         counts: [groups], how many sentences each group has.
+        batches: [sentences], the number of each one's batch; those of one batch stand together. Without it each
+            sentence is a batch of its own.
         seed: seed of the resamples.
+        resamples: how many.
     """
+    sums, sizes, counts = _by_batch(scores, counts, batches)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     result = np.full((len(counts), scores.shape[1], 3), np.nan)  # [groups, scores, (mean, low, high)]
-    for size in np.unique(counts[counts > 0]):
-        groups = np.flatnonzero(counts == size)
-        values = scores[starts[groups, None] + np.arange(size)]  # [groups, sentences, scores]
-        result[groups, :, 0] = values.mean(axis=1)
-        result[groups, :, 1:] = _interval(values, int(size), seed)
+    for number in np.unique(counts[counts > 0]):
+        groups = np.flatnonzero(counts == number)
+        places = starts[groups, None] + np.arange(number)  # [groups, batches]
+        values, weights = sums[places], sizes[places]
+        result[groups, :, 0] = values.sum(axis=1) / weights.sum(axis=1)[:, None]
+        result[groups, :, 1:] = _interval(values, weights, seed, resamples)
     return result
 
 
-def _interval(values: NDArray[np.float64], size: int, seed: int) -> NDArray[np.float64]:
-    if size > MANY:
-        half = 1.96 * values.std(axis=1) / np.sqrt(size)
-        return np.stack([values.mean(axis=1) - half, values.mean(axis=1) + half], axis=-1)
-    drawn = np.random.default_rng(seed).integers(0, size, (RESAMPLES, size))
-    flat = (drawn + size * np.arange(RESAMPLES)[:, None]).ravel()
-    weights = np.bincount(flat, minlength=RESAMPLES * size).reshape(RESAMPLES, size) / size
-    rank = int(0.025 * RESAMPLES)
-    ends = np.empty((*values.shape[::2], 2))
-    for part in range(0, len(values), 1_000):  # [groups, scores, resamples] of all groups may not fit
-        means = np.einsum("gns,rn->gsr", values[part : part + 1_000], weights, optimize=True)
-        means.partition((rank, RESAMPLES - 1 - rank), axis=-1)
-        ends[part : part + 1_000] = means[..., [rank, RESAMPLES - 1 - rank]]
+def _by_batch(
+    scores: NDArray[np.float64], counts: NDArray[np.int64], batches: NDArray[np.int64] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return the sums [batches, scores] and sizes [batches] of all batches, and how many each group has."""
+    if batches is None or not len(batches):
+        return scores, np.ones(len(scores)), counts
+    groups = np.repeat(np.arange(len(counts)), counts)  # [sentences]
+    first = np.flatnonzero(np.r_[True, (np.diff(batches) != 0) | (np.diff(groups) != 0)])
+    sizes = np.diff(np.r_[first, len(scores)]).astype(np.float64)
+    return np.add.reduceat(scores, first, axis=0), sizes, np.bincount(groups[first], minlength=len(counts))
+
+
+def _interval(sums: NDArray[np.float64], sizes: NDArray[np.float64], seed: int, resamples: int) -> NDArray[np.float64]:
+    """Return the ends [groups, scores, 2] for groups of as many batches.
+
+    Args:
+        sums: [groups, batches, scores], over the sentences of each batch.
+        sizes: [groups, batches].
+        seed: seed of the resamples.
+        resamples: how many.
+    """
+    number = sums.shape[1]
+    if number > MANY:
+        total = sizes.sum(axis=1)[:, None]
+        mean = sums.sum(axis=1) / total
+        half = 1.96 * np.sqrt(((sums - mean[:, None] * sizes[..., None]) ** 2).sum(axis=1)) / total
+        return np.stack([mean - half, mean + half], axis=-1)
+    drawn = np.random.default_rng(seed).integers(0, number, (resamples, number))
+    flat = (drawn + number * np.arange(resamples)[:, None]).ravel()
+    weights = np.bincount(flat, minlength=resamples * number).reshape(resamples, number).astype(np.float64)
+    rank = int(0.025 * resamples)
+    ends = np.empty((*sums.shape[::2], 2))
+    for part in range(0, len(sums), 1_000):  # [groups, scores, resamples] of all groups may not fit
+        chunk = slice(part, part + 1_000)
+        means = np.einsum("gns,rn->gsr", sums[chunk], weights, optimize=True)
+        means /= (sizes[chunk] @ weights.T)[:, None]
+        means.partition((rank, resamples - 1 - rank), axis=-1)
+        ends[chunk] = means[..., [rank, resamples - 1 - rank]]
     return ends

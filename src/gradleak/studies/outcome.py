@@ -34,6 +34,25 @@ class Sentence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchRecord:
+    """What holds for a batch as a whole.
+
+    Attributes:
+        batch: its number in the cell, from 0.
+        returned: how many distinct texts the attack returned.
+        exact: how many of them are exactly a private text of the batch.
+        surplus: how many of them were returned beyond what the batch has sentences for.
+        unrepresentable: how many private sentences the tokenizer cannot write in full.
+    """
+
+    batch: int
+    returned: int
+    exact: int
+    surplus: int
+    unrepresentable: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class UtilityRecord:
     """How useful a model is after fine-tuning under defenses (see `utility`); what is not finite is None."""
 
@@ -51,6 +70,7 @@ class Outcome:
 
     Attributes:
         sentences: of an attack cell, one per private sentence.
+        batches: of an attack cell, one per batch.
         utility: of a utility cell.
         seconds: how long it took, without loading the model.
         version: of gradleak.
@@ -59,6 +79,7 @@ class Outcome:
     """
 
     sentences: tuple[Sentence, ...] = ()
+    batches: tuple[BatchRecord, ...] = ()
     utility: UtilityRecord | None = None
     seconds: float
     version: str

@@ -4,7 +4,7 @@
     overview.rows[0].scores["rouge1"].mean
 
 Cells that differ only in seed, or in which part of a dataset they hold, are one configuration. Each score comes with a
-95 % bootstrap interval over sentences.
+95 % bootstrap interval that resamples whole batches: sentences of a batch were attacked together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gradleak.errors import GradleakError, unknown_name
-from gradleak.metrics import SCORE_NAMES
+from gradleak.metrics import SCORE_NAMES, share
 from gradleak.studies.intervals import bootstrap
 from gradleak.studies.published import Published, find_published
 
@@ -45,6 +45,7 @@ CONDITIONS = (
 TOGETHER = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "embeddings", "fedavg")}
 """Names of `--by` that stand for several conditions."""
 
+BATCH_COUNTS = ("returned", "exact", "surplus", "unrepresentable")
 NO_DEFENSE = "none"
 ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "sieve")
 """From the oldest to the newest, as the papers' tables have them; others follow by name."""
@@ -52,7 +53,7 @@ ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over sentences and its 95 % interval."""
+    """A mean over sentences and its 95 % interval, from resampled batches."""
 
     mean: float
     low: float
@@ -92,6 +93,10 @@ class Row:
         seconds: per sentence.
         published: what the paper reports, if this is one of its settings.
         utility: what the defense costs, if the study measured it.
+        precision: share of the returned texts that are exactly a private text of their batch, in per cent; None if some
+            of its cells were recorded before it was counted, or nothing was returned.
+        surplus: how many texts were returned beyond the sentences of their batches; None as above.
+        unrepresentable: how many of the sentences the tokenizer cannot write in full; None as above.
     """
 
     conditions: Mapping[str, Any]
@@ -101,6 +106,9 @@ class Row:
     seconds: float | None
     published: Published | None = None
     utility: Usefulness | None = None
+    precision: float | None = None
+    surplus: int | None = None
+    unrepresentable: int | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
     path = Path(path)
     if not path.is_file():
         raise GradleakError(f"there is no study file {path}")
-    cells, meta, sentences, trained = _read(path)
+    cells, meta, sentences, batches, trained = _read(path)
     done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
     errors = Counter(str(cell[4] or "unknown error") for cell in cells if cell[3] == "failed")
     if not done:
@@ -163,7 +171,7 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         raise GradleakError(f"{path} holds no finished cell yet{failed}")
     utilities = _utilities([cell for cell in done if cell.kind == "utility"], trained)
     study = meta.get("name") or None
-    rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, chosen)
+    rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, batches, chosen)
     return Overview(
         study=study,
         title=meta.get("title") or "",
@@ -175,8 +183,8 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
     )
 
 
-def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any]]:
-    """Return cells, facts about the study, sentences and utility as they are at one moment, in a fixed order."""
+def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any], list[Any]]:
+    """Return cells, facts about the study, sentences, batches and utility as of one moment, in a fixed order."""
     # A file that nobody writes is opened as one that cannot change: else SQLite would leave two files beside it.
     written = path.with_name(f"{path.name}-wal").exists()
     order = "ORDER BY cell_id, batch, position"
@@ -184,10 +192,12 @@ def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any]]:
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
             file.execute("BEGIN")
+            counted = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batches'").fetchone()[0]
             return (
                 file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY id").fetchall(),
                 dict(file.execute("SELECT key, value FROM meta").fetchall()),
-                file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
+                file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
+                file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else [],
                 file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall(),
             )
     except sqlite3.Error as error:
@@ -249,7 +259,12 @@ class Finished:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(cells: Sequence[Finished], sentences: Sequence[tuple[Any, ...]], by: Sequence[str]) -> list[Row]:
+def _rows(
+    cells: Sequence[Finished],
+    sentences: Sequence[tuple[Any, ...]],
+    batches: Sequence[tuple[Any, ...]],
+    by: Sequence[str],
+) -> list[Row]:
     groups: dict[str, int] = {}
     conditions: list[dict[str, Any]] = []
     members: list[list[Finished]] = []
@@ -264,11 +279,17 @@ def _rows(cells: Sequence[Finished], sentences: Sequence[tuple[Any, ...]], by: S
         shared.update({name: None for name in CONDITIONS if shared[name] != found[name]})
         members[number].append(cell)
         row_of[cell.id] = number
-    kept = [(row_of[cell], *scores) for cell, *scores in sentences if cell in row_of]
-    table = np.array(kept, dtype=np.float64).reshape(len(kept), 1 + len(SCORE_NAMES))
+    batch_of: dict[tuple[Any, int], int] = {}
+    kept = [
+        (row_of[cell], batch_of.setdefault((cell, batch), len(batch_of)), *scores)
+        for cell, batch, *scores in sentences
+        if cell in row_of
+    ]
+    table = np.array(kept, dtype=np.float64).reshape(len(kept), 2 + len(SCORE_NAMES))
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(table[:, 0].astype(np.int64), minlength=len(groups))
-    estimates = bootstrap(table[:, 1:], counts)
+    estimates = bootstrap(table[:, 2:], counts, table[:, 1].astype(np.int64))
+    counted = _counted(row_of, batch_of, batches)
     rows = [
         Row(
             conditions=conditions[number],
@@ -276,11 +297,30 @@ def _rows(cells: Sequence[Finished], sentences: Sequence[tuple[Any, ...]], by: S
             cells=len(members[number]),
             scores={name: Estimate(*map(float, estimates[number, place])) for place, name in enumerate(SCORE_NAMES)},
             seconds=_seconds(members[number], int(counts[number])),
+            **counted.get(number, {}),
         )
         for number in range(len(groups))
         if counts[number]
     ]
     return sorted(rows, key=lambda row: _place(row.conditions))
+
+
+def _counted(
+    row_of: Mapping[Any, int], batch_of: Mapping[tuple[Any, int], int], batches: Sequence[tuple[Any, ...]]
+) -> dict[int, dict[str, Any]]:
+    """Return precision and what else was counted of the rows whose every batch was."""
+    missing = Counter(row_of[cell] for cell, _ in batch_of)
+    sums: dict[int, list[int]] = {}
+    for cell, *values in batches:
+        if cell in row_of:
+            row = row_of[cell]
+            missing[row] -= 1
+            sums[row] = [a + b for a, b in zip(sums.get(row, [0] * len(values)), values, strict=True)]
+    return {
+        row: {"precision": share(exact, returned), "surplus": surplus, "unrepresentable": lost}
+        for row, (returned, exact, surplus, lost) in sums.items()
+        if not missing[row]
+    }
 
 
 def _seconds(cells: Sequence[Finished], sentences: int) -> float | None:
@@ -309,7 +349,7 @@ def _beside(row: Row, study: str | None, utilities: Sequence[Usefulness]) -> Row
     found = row.conditions
     utility = next((u for u in utilities if (u.target, u.defense) == (found["target"], found["defense"])), None)
     published = find_published(study, found)
-    return Row(found, row.sentences, row.cells, row.scores, row.seconds, published, utility)
+    return replace(row, published=published, utility=utility)
 
 
 def strength(defense: str) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from gradleak.errors import GradleakError
 from gradleak.studies.cells import Cell
-from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
+from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
 from gradleak.version import __version__
 
 SCHEMA = 1
@@ -35,6 +35,14 @@ CREATE UNIQUE INDEX sentences_of_cell ON sentences (cell_id, batch, position);
 CREATE TABLE utility (
     cell_id TEXT PRIMARY KEY REFERENCES cells (id),
     mcc REAL, accuracy REAL, loss REAL, epsilon REAL, steps INTEGER, examples INTEGER
+);
+"""
+# Files made before have no such table: it is added when they are opened to be written.
+BATCHES = """
+CREATE TABLE IF NOT EXISTS batches (
+    cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL,
+    returned INTEGER, exact INTEGER, surplus INTEGER, unrepresentable INTEGER,
+    PRIMARY KEY (cell_id, batch)
 );
 """
 
@@ -115,6 +123,14 @@ class Store:
         )
         return [Sentence(**dict(zip(names, row, strict=True))) for row in rows]
 
+    def batches(self, cell: str) -> list[BatchRecord]:
+        """Return what holds for the batches of an attack cell, in order; nothing of cells recorded before."""
+        names = [field.name for field in fields(BatchRecord)]
+        rows = self._connection.execute(
+            f"SELECT {', '.join(names)} FROM batches WHERE cell_id = ? ORDER BY batch", (cell,)
+        )
+        return [BatchRecord(**dict(zip(names, row, strict=True))) for row in rows]
+
     def utility(self, cell: str) -> UtilityRecord | None:
         """Return what came out of a utility cell."""
         names = [field.name for field in fields(UtilityRecord)]
@@ -135,6 +151,10 @@ class Store:
             self._connection.executemany(
                 f"INSERT INTO sentences (cell_id, {_names(Sentence)}) VALUES (?, {_marks(Sentence)})",
                 [(cell.id, *astuple(sentence)) for sentence in outcome.sentences],
+            )
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO batches (cell_id, {_names(BatchRecord)}) VALUES (?, {_marks(BatchRecord)})",
+                [(cell.id, *astuple(batch)) for batch in outcome.batches],
             )
             if outcome.utility is not None:
                 self._connection.execute(
@@ -186,6 +206,7 @@ class Store:
         self._pragma("synchronous = FULL")
         if not tables:
             self._create()
+        self._connection.execute(BATCHES)
 
     def _create(self) -> None:
         with self._transaction():

@@ -21,9 +21,10 @@ from gradleak.data import Dataset
 from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Listener, Reconstruction
+from gradleak.metrics import BatchScores
 from gradleak.plugins import load_plugins
 from gradleak.studies.cells import AttackCell, Cell, UtilityCell
-from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
+from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
 from gradleak.studies.scenario import Case, Scenario, TargetSpec
 from gradleak.studies.study import Library
 from gradleak.targets import Target
@@ -80,7 +81,7 @@ class Workshop:
             found: dict[str, Any] = (
                 {"utility": _utility(job, job.cell, target, listener)}
                 if isinstance(job.cell, UtilityCell)
-                else {"sentences": tuple(_sentences(job, target, listener))}
+                else _attack(job, target, listener)
             )
             return Outcome(
                 **found,
@@ -110,7 +111,7 @@ class Workshop:
                 torch.cuda.empty_cache()
 
 
-def _sentences(job: Job, target: Target, listener: Listener | None) -> Iterator[Sentence]:
+def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, Any]:
     cell = job.cell
     assert isinstance(cell, AttackCell)
     attack = find_attack(cell.attack.name).with_settings(cell.attack.preset, cell.attack.texts)
@@ -123,8 +124,21 @@ def _sentences(job: Job, target: Target, listener: Listener | None) -> Iterator[
         facts=cell.knowledge,
         seed=cell.seed,
     )
+    sentences: list[Sentence] = []
+    batches: list[BatchRecord] = []
     for number, (case, found) in enumerate(_attacked(attack, target, scenario, cell.seed, listener)):
-        yield from _scored(number, case, found)
+        scores = score(found, case.texts)
+        sentences += _sentences(number, case, found, scores)
+        batches.append(
+            BatchRecord(
+                batch=number,
+                returned=scores.returned,
+                exact=scores.right,
+                surplus=scores.surplus,
+                unrepresentable=len(scores.unrepresentable),
+            )
+        )
+    return {"sentences": tuple(sentences), "batches": tuple(batches)}
 
 
 def _attacked(
@@ -141,8 +155,7 @@ def _attacked(
         yield from zip(group, attack.many(target, updates, knowledge, seed=seed, listener=listener), strict=True)
 
 
-def _scored(number: int, case: Case, found: Reconstruction) -> Iterator[Sentence]:
-    scores = score(found, case.texts)
+def _sentences(number: int, case: Case, found: Reconstruction, scores: BatchScores) -> Iterator[Sentence]:
     for position, (reference, match, scored) in enumerate(
         zip(case.texts, scores.matches, scores.sentences, strict=True)
     ):
