@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from conftest import small_target
-from gradleak.attacks import Auto, Victim
-from gradleak.attacks.auto import NO_ATTENTION, _is_proven, examine, plan
+from gradleak.attacks import Auto, Sieve, Victim
+from gradleak.attacks import auto as auto_module
+from gradleak.attacks.auto import NO_ATTENTION, examine, plan
 from gradleak.attacks.base import Finding
-from gradleak.attacks.sieve import HIDDEN
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
-from gradleak.federation import Client
+from gradleak.federation import Client, FedAvg
 from gradleak.targets import Target, load_target
 
 TEXTS = ["my father lost all his money", "she never spoke about the war"]
@@ -62,12 +62,58 @@ def test_it_counts_the_tokens(tiny: Target) -> None:
     assert dropped.tokens == sum(tiny.encode(TEXTS).lengths)
 
 
-def test_more_tokens_than_the_hidden_size_hide_themselves() -> None:
+def test_more_tokens_than_the_hidden_size_are_not_counted() -> None:
     target = small_target("bert")
     texts = ["the cat sat on a mat"] * 4 + ["a big red dog ran"] * 4
     evidence = examine(target, Client(target, dropout=True).update(texts, [0, 1] * 4).gradient())
     assert evidence.tokens is None
-    assert HIDDEN in evidence.lines
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_rounding_is_named_and_does_not_hide_the_number_of_tokens(
+    tiny: Target, dtype: torch.dtype, dropout: bool
+) -> None:
+    update = capture(tiny, dropout=dropout)
+    rounded = update.with_tensors({name: tensor.to(dtype).float() for name, tensor in update.tensors.items()})
+    evidence = examine(tiny, rounded.gradient())
+    assert evidence.tokens == examine(tiny, update.gradient()).tokens
+    assert "rounded to few distinct values: half precision, or a difference of weights" in evidence.lines
+    assert names(tiny, rounded)[0] == "sieve"
+
+
+def test_zeros_that_come_from_rounded_weights_are_not_called_pruning(tiny: Target) -> None:
+    update = capture(tiny, fedavg=FedAvg(steps=4, lr=5e-5))
+    evidence = examine(tiny, update.gradient())
+    assert evidence.kept < 0.9
+    assert not evidence.pruned
+    assert not any(line.startswith("pruned") for line in evidence.lines)
+
+
+def test_a_text_cast_to_bfloat16_is_read_by_auto(tiny: Target) -> None:
+    update = Client(tiny).update(TEXTS[:1], [1])
+    rounded = update.with_tensors({name: tensor.bfloat16().float() for name, tensor in update.tensors.items()})
+    result = Auto(budget=60.0)(tiny, rounded)
+    assert result.texts == (TEXTS[0],)
+    assert not result.verified
+    assert "safe" in result.verdict
+
+
+def test_an_attack_that_fails_is_named_and_the_others_go_on(tiny: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise GradleakError("something is wrong")
+
+    monkeypatch.setattr(Sieve, "run", broken)
+    result = Auto(budget=5.0)(tiny, capture(tiny), Knowledge(labels=[0, 1], lengths=tiny.encode(TEXTS).lengths))
+    assert "sieve failed (something is wrong); the others went on" in result.notes
+    assert result.token_ids
+
+
+def test_noise_on_word_embeddings_is_attacked_and_not_refused(tiny: Target) -> None:
+    update = Client(tiny, embeddings="trained").update(["the cat sat on the mat"], [0])
+    noisy = defend(update, [parse_defense("noise:0.01")], torch.Generator().manual_seed(0))
+    result = Sieve()(tiny, noisy, budget=5.0)
+    assert result.token_ids
 
 
 def names(target: Target, update: Update) -> list[str]:
@@ -89,7 +135,10 @@ def test_a_batch_is_read_and_verified_with_nothing_known(tiny: Target, dropout: 
     result = Auto()(tiny, capture(tiny, dropout=dropout))
     assert sorted(result.texts) == sorted(TEXTS)
     assert result.verified
-    assert "sieve: verified" in result.notes
+    source = "the first layer's gradient" if dropout else "the whole gradient"
+    assert f"sieve: text confirmed against {source}" in result.notes
+    assert result.complete is not dropout
+    assert result.verdict.startswith("Leak confirmed")
     assert not any(note.startswith(("lamp", "grab")) for note in result.notes)
 
 
@@ -109,9 +158,9 @@ def test_words_that_give_the_very_update_are_proven_whoever_found_them(
     update = Client(tiny, embeddings=embeddings).update(TEXTS[:1], [1])
     victim = victim_of(update)
     finding = Finding(tiny.encode([text]).ids.tolist(), [label], 0.5)
-    assert _is_proven(tiny, victim, finding, examine(tiny, victim.gradient)) is proven
+    assert auto_module._proven(tiny, victim, finding).verified is proven
     changed = victim_of(defend(update, [parse_defense("prune:0.1")], torch.Generator().manual_seed(0)))
-    assert not _is_proven(tiny, changed, finding, examine(tiny, changed.gradient))
+    assert not auto_module._proven(tiny, changed, finding).verified
 
 
 def test_a_model_without_attention_is_searched_until_nothing_can_be_nearer_and_never_verified() -> None:
@@ -122,7 +171,6 @@ def test_a_model_without_attention_is_searched_until_nothing_can_be_nearer_and_n
     assert result.texts == ("the cat sat on a mat",)
     assert not result.verified
     assert NO_ATTENTION in result.notes
-    assert HIDDEN not in result.notes
     assert not any(note.startswith(("lamp", "grab")) for note in result.notes)
 
 

@@ -89,7 +89,7 @@ def signal_rank(values: Tensor) -> int:
     Args:
         values: singular values in descending order, the first being 1.
     """
-    values = values.clamp(min=1e-15)
+    values = values.clamp(min=ROUNDING / FLAT)  # what float32 rounds to is one bulk, exact zeros in it or not
     steps = values[:-1] / values[1:]  # steps[k − 1]: from value k − 1 to value k
     flat = values[1:] <= FLAT * values[-1]
     flat[max(0, len(steps) - BULK + 1) :] &= bool(values[-1] < ROUNDING)
