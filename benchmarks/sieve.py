@@ -2,14 +2,12 @@
 
     python benchmarks/sieve.py --model minilm --data cola.tsv --take 0:64 --batch-sizes 1,2,4,8,16 -o sieve.json
     python benchmarks/sieve.py --model minilm --data cola.tsv --defense sign --defense prune:0.9 -o sieve.json
-    python benchmarks/sieve.py --model minilm --data cola.tsv --fuzz 1000 -o fuzz.json
     python benchmarks/sieve.py --score sieve.json
     python benchmarks/sieve.py --plot limit.svg -o sieve.json      # how many are exact, against tokens in a batch
 
 Batches that the output file holds are not run again. The score of a batch needs rouge-score and is kept apart: the
-other commands need nothing but the core. Whether a reconstruction that says `verified` is right is counted, too. A fuzz
-looks for one that is not: it draws batches of one to eight texts, each a sentence of the file, a part of one, one or
-two words again and again, or words of the file at random; dropout, labels and visible embeddings are drawn as well.
+other commands need nothing but the core. Whether a reconstruction that says `verified` is right is counted, too;
+`fuzz.py` looks for one that is not.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import argparse
 import csv
 import json
 import multiprocessing
-import random
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -47,8 +44,7 @@ def main() -> None:
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     done = {(row["cell"], row["batch"]) for row in rows}
     work = [item for item in _work(arguments) if (item["cell"], item["batch"]) not in done]
-    if not arguments.fuzz:
-        work.sort(key=lambda item: -len(item["texts"]))  # long ones first, or they end alone
+    work.sort(key=lambda item: -len(item["texts"]))  # long ones first, or they end alone
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
         for row in pool.imap_unordered(_run, work):
             rows.append(row)
@@ -69,7 +65,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", default="off,on", help="off, on, or both")
     parser.add_argument("--embeddings", default="frozen", choices=["frozen", "words-frozen", "trained"])
     parser.add_argument("--defense", action="append", default=[], help="one cell each; none if left out")
-    parser.add_argument("--fuzz", type=int, default=0, help="so many random batches in place of the cells")
     parser.add_argument("--attack", default="sieve")
     parser.add_argument("--prior", help="sieve's prior where it is not its own: none, a directory or a hub id")
     parser.add_argument("--device", default="cpu")
@@ -85,8 +80,6 @@ def _work(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return all batches of all cells."""
     with Path(arguments.data).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    if arguments.fuzz:
-        return _random_batches([row["text"] for row in rows], arguments)
     first, last = (int(part) for part in arguments.take.split(":"))
     rows = rows[first:last]
     items = []
@@ -111,42 +104,6 @@ def _work(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                         }
                     )
     return items
-
-
-def _random_batches(texts: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return batches of a fuzz, the same ones every time."""
-    items = []
-    for number in range(arguments.fuzz):
-        draw = random.Random(number)
-        size, dropout = draw.choice([1, 1, 2, 3, 4, 6, 8]), draw.random() < 0.5
-        items.append(
-            {
-                "cell": f"fuzz of {Path(arguments.data).stem}, {Path(arguments.model).name}",
-                "batch": number,
-                "texts": [_random_text(texts, draw) for _ in range(size)],
-                "labels": [draw.randrange(2) for _ in range(size)],
-                "dropout": dropout,
-                "embeddings": draw.choice(["frozen", "frozen", "words-frozen", "trained"]),
-                "defense": None,
-                "arguments": vars(arguments),
-            }
-        )
-    return items
-
-
-def _random_text(texts: list[str], draw: random.Random) -> str:
-    """Return a sentence, a part of one, the same word again and again, or word salad."""
-    words = draw.choice(texts).split()
-    kind = draw.random()
-    if kind < 0.5:
-        return " ".join(words)
-    if kind < 0.7:
-        return " ".join(words[draw.randrange(len(words)) :])
-    length = draw.randrange(1, 16)
-    every = (
-        words[:2] if kind < 0.8 else [word for text in draw.sample(texts, min(20, len(texts))) for word in text.split()]
-    )
-    return " ".join(draw.choices(every, k=length))
 
 
 def _run(item: dict[str, Any]) -> dict[str, Any]:

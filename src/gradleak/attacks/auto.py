@@ -240,7 +240,7 @@ def _proven(target: Target, victim: Victim, finding: Finding) -> Finding:
         verified=True,
         complete=proof.complete,
         labels_verified=proof.labels_verified,
-        copies=proof.copies,
+        copies=(),
     )
 
 

@@ -62,7 +62,8 @@ def test_texts_are_counted_by_their_weights() -> None:
     proof = by_whole_gradient(target, gradient, ids_of(target)[:2], [0, 1])
     assert proof.verified
     assert proof.complete
-    assert proof.copies == (2, 1)
+    assert proof.counts == (2, 1)
+    assert "the texts weigh 2, 1: some occur more often, or in smaller batches" in proof.evidence
 
 
 @every_family

@@ -181,7 +181,7 @@ class Sieve(Attack):
             labels, proof = (found.labels, again) if again.verified else (labels, proof)
         loss = 0.0 if proof.verified else proof.unexplained
         notes = [_overview(sentences), "no dropout"]
-        return _distinct(Reading(sentences, list(proof.copies), labels, loss, notes, proof))
+        return _distinct(Reading(sentences, [], labels, loss, notes, proof))
 
     def _changed(self, seen: Seen, known: Knowledge) -> Reading:
         prior = None if self.prior == "none" else load_prior(self.prior, seen.target)
@@ -255,24 +255,24 @@ def _agrees(known: Knowledge, sentences: Sequence[Sentence]) -> bool:
     return known.sequences in (None, len(sentences))
 
 
-def _for_batch_of(told: int | None, copies: Sequence[int]) -> list[int]:
-    """Return how often each text occurs in a batch of a size that was told.
+def _for_batch_of(told: int | None, counts: Sequence[int]) -> list[int]:
+    """Return how often each text occurs in a batch of a size that was told; once each if none was.
 
     Without dropout a batch and the same batch twice have one gradient; several passes over a batch show its texts
     several times.
     """
-    total = sum(copies)
+    total = sum(counts)
     if told and total and told % total == 0:
-        return [count * (told // total) for count in copies]
-    if told and total % told == 0 and all(count % (total // told) == 0 for count in copies):
-        return [count // (total // told) for count in copies]
-    return list(copies)
+        return [count * (told // total) for count in counts]
+    if told and total % told == 0 and all(count % (total // told) == 0 for count in counts):
+        return [count // (total // told) for count in counts]
+    return [1] * len(counts)
 
 
 def _as_known(seen: Seen, known: Knowledge, space: Subspace, reading: Reading) -> Reading:
     """Put the texts in the order that is known, and guess those that are missing; what is proven stays as it is."""
     target = seen.target
-    copies = _for_batch_of(known.sequences, reading.copies)
+    copies = _for_batch_of(known.sequences, reading.proof.counts or reading.copies)
     places = [number for number, count in enumerate(copies) for _ in range(count)]
     occurring = [reading.sentences[number] for number in places]
     if reading.proof.verified and not _agrees(known, occurring):

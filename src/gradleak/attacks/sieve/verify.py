@@ -45,7 +45,7 @@ class Proof:
         verified: each text was trained on, if the update was computed honestly from the stated weights.
         complete: nothing else was: the texts explain the whole update.
         labels_verified: the labels are proven, too.
-        copies: how often each text occurs, at least, in the order given; empty if nothing tells.
+        counts: how often each text occurs if the update is that of one batch, up to a common factor; empty if not told.
         evidence: what the proof rests on, or what it failed by, a line each.
         unexplained: share of the update that the texts do not account for.
     """
@@ -53,7 +53,7 @@ class Proof:
     verified: bool = False
     complete: bool = False
     labels_verified: bool = False
-    copies: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     unexplained: float = 1.0
 
@@ -108,14 +108,18 @@ def by_whole_gradient(
         return unweighted
     line = f"proven by the whole gradient: all {numbers:,} numbers, to {weighted:.0e} of its norm, each text weighted"
     lengths = [len(sentence) for sentence, _ in pairs] if target.task == "causal-lm" else [2] * len(pairs)
-    copies = _counts(weights, lengths)
-    if copies and abs(math.fsum(weights) - 1) < EXACTLY:
-        return Proof(True, True, target.task == "classification", copies, (line,), weighted)
-    share = (
+    counts = _counts(weights, lengths)
+    lines = [line]
+    if len(set(counts)) > 1:
+        uneven = ", ".join(map(str, counts))
+        lines.append(f"the texts weigh {uneven}: some occur more often, or in smaller batches")
+    if counts and abs(math.fsum(weights) - 1) < EXACTLY:
+        return Proof(True, True, target.task == "classification", counts, tuple(lines), weighted)
+    lines.append(
         f"the texts have {100 * sum(weights):.3g} % of a batch's weight: others left no trace, "
         "or the update was scaled, as clipping does"
     )
-    return Proof(True, False, False, copies, (line, share), weighted)
+    return Proof(True, False, False, counts, tuple(lines), weighted)
 
 
 def _weights(
@@ -139,7 +143,7 @@ def _weights(
 
 
 def _counts(weights: Sequence[float], lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return how often each text occurs, at least, by its weight in a mean over a batch; nothing if weights do not fit.
+    """Return how often each text occurs by its weight in a mean over one batch; nothing if the weights do not fit.
 
     Args:
         weights: of each text in the mean.
