@@ -64,7 +64,7 @@ def attack(
     check_output(json_file)
     built = chosen.build()
     if update is not None:
-        plan = plan_captured(update, model, text.labels, lengths, text.batch_size, seed)
+        plan = plan_captured(update, model, text.labels, lengths, text.batch_size)
     else:
         facts = parse_know(know, built.assumes)
         sender, private = client.read(), text.read()
