@@ -35,8 +35,8 @@ def capture(
 ) -> None:
     """Simulate a client and write what it would send, as safetensors; all texts together are its batch.
 
-    The file holds the update and names the model. It holds no text, no lengths or labels, and nothing from which its
-    noise or dropout could be drawn again: they come from the system's entropy, or from --seed, which is written nowhere.
+    The file holds the update and names the model: no text, no lengths or labels, and nothing from which noise or
+    dropout could be drawn again. These come from the system's entropy, or from --seed, which is written nowhere.
     """
     if bool(text.texts) == bool(text.dataset):
         raise GradleakError("give either TEXT or --dataset NAME|FILE for the client to train on")

@@ -79,7 +79,7 @@ ModelSeed = Annotated[
         min=0,
         max=LARGEST_SEED,
         metavar="N",
-        help="Seed of weights that the model does not come with, such as a new head; public: an update's file names it.",
+        help="Seed of weights that the model lacks, such as a new head; public: an update's file names it.",
         show_default="that of --seed; for updates in files 0, or what the file says",
         rich_help_panel=MODEL,
     ),

@@ -75,8 +75,8 @@ class ModelChoice:
         """Load the target.
 
         Args:
-            seed: seed of weights that the checkpoint does not have, unless --model-seed gives it. It goes into every file
-                that names the target: never a client's own.
+            seed: seed of weights that the checkpoint does not have, unless --model-seed gives it. Every file that names
+                the target holds it: never a client's own.
             num_labels: how many classes the private text has.
             origin: the model of a captured update, which says all that the options leave open. Without
                 --model-seed the head's seed is its own, too: `--seed` is then the attack's.
