@@ -10,7 +10,7 @@ import typer
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.groups import Without, with_groups
-from gradleak.cli.parsing import check_output
+from gradleak.cli.parsing import check_outputs
 from gradleak.cli.records import write_json
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.words import plural, sizes
@@ -40,8 +40,7 @@ def capture(
     """
     if bool(text.texts) == bool(text.dataset):
         raise GradleakError("give either TEXT or --dataset NAME|FILE for the client to train on")
-    check_output(output)
-    check_output(json_file)
+    check_outputs([("--output", output), ("--json", json_file)], (text.dataset, model.model))
     sender, private = client.read(), text.read()
     target = model.load(0, num_labels=private.num_labels)
     _check_seed(seed, target.seed)
