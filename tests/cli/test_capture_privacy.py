@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,12 @@ def test_a_file_with_one_seed_for_all_still_loads_and_is_attacked(run: Run, mode
     answer = run("attack", "--update", tmp_path / "old.safetensors", *options, "--json", tmp_path / "a.json")
     assert (answer.code, answer.err) == (0, "")
     assert read(tmp_path / "a.json")["model_hash"] == target.fingerprint
+
+
+def test_the_page_on_update_files_names_all_that_a_file_holds(run: Run, model: str, tmp_path: Path) -> None:
+    captured(run, model, tmp_path / "u", "--fedavg", "steps=2,lr=0.01")
+    with safe_open(str(tmp_path / "u"), framework="pt") as opened:
+        keys = opened.metadata().keys() - {"format", "schema"}
+    page = (Path(__file__).parents[2] / "docs" / "update-files.md").read_text(encoding="utf-8")
+    table = page.partition("| in the file |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z_.]+)`", table)) == keys
