@@ -92,7 +92,8 @@ WRONG = [
     (["small.toml", "--target", "tinny"], "unknown model 'tinny'; did you mean 'tiny'?"),
     (["small.toml", "--workers", "0"], "--workers"),
     (["small.toml", "-o", "none/my.db"], "there is no folder none"),
-    (["small.toml", "-o", "small.toml"], "small.toml cannot be read as study records: file is not a database"),
+    (["small.toml", "-o", "small.toml"], "--output small.toml would overwrite what is read from small.toml"),
+    (["small.toml", "-o", "other.toml"], "other.toml cannot be read as study records: file is not a database"),
     (["wrong.toml"], "wrong.toml, grid 1: unknown key 'sed'; did you mean 'seed'?"),
 ]
 
@@ -102,6 +103,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     study: str, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_study(tmp_path, grid("tiny", save_texts(tmp_path), sed=1), name="wrong")
+    write_study(tmp_path, grid("tiny", save_texts(tmp_path)), name="other")
     assert run(*arguments) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -247,7 +247,7 @@ def test_a_models_own_code_is_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "was-run"
     (tmp_path / "own.py").write_text(f"open({str(trace)!r}, 'w')\nclass OwnConfig: pass\n")
     edit_config(tmp_path, model_type="own", auto_map={"AutoConfig": "own.OwnConfig"})
-    with pytest.raises(GradleakError, match="could not be loaded"):
+    with pytest.raises(GradleakError, match="comes with code of its own, which is run only with --trust-remote-code"):
         load_target(str(tmp_path))
     assert not trace.exists()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.groups import with_groups
-from gradleak.cli.parsing import check_output, parse_duration, parse_know, parse_settings
+from gradleak.cli.parsing import check_outputs, parse_duration, parse_know, parse_settings
 from gradleak.cli.plans import full_overview, plan_captured, plan_simulation
 from gradleak.cli.running import carry_out
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
@@ -61,10 +61,11 @@ def attack(
     against; or give --update with a file that was captured elsewhere.
     """
     _check_source(text, client, update, know, lengths)
-    check_output(json_file)
+    read = (text.dataset, update, model.model, *parse_settings(chosen.settings).values())
+    check_outputs([("--json", json_file)], read)
     built = chosen.build()
     if update is not None:
-        plan = plan_captured(update, model, text.labels, lengths, text.batch_size, seed)
+        plan = plan_captured(update, model, text.labels, lengths, text.batch_size)
     else:
         facts = parse_know(know, built.assumes)
         sender, private = client.read(), text.read()

@@ -10,7 +10,7 @@ import typer
 from gradleak.cli import options as o
 from gradleak.cli.drawing import Screen
 from gradleak.cli.groups import Without, with_groups
-from gradleak.cli.parsing import check_output
+from gradleak.cli.parsing import check_outputs
 from gradleak.cli.records import write_json
 from gradleak.cli.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.words import plural, sizes
@@ -29,20 +29,21 @@ def capture(
     text: Annotated[TextChoice, Without("batch_size")],
     model: ModelChoice,
     client: ClientChoice,
-    seed: o.Seed = 0,
+    seed: o.PrivateSeed = None,
     json_file: o.JsonFile = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Simulate a client and write what it would send, as safetensors; all texts together are its batch.
 
-    The file holds the update and names the model, never text, lengths, labels or the client's seed.
+    The file holds the update and names the model: no text, no lengths or labels, and nothing from which noise or
+    dropout could be drawn again. These come from the system's entropy, or from --seed, which is written nowhere.
     """
     if bool(text.texts) == bool(text.dataset):
         raise GradleakError("give either TEXT or --dataset NAME|FILE for the client to train on")
-    check_output(output)
-    check_output(json_file)
+    check_outputs([("--output", output), ("--json", json_file)], (text.dataset, model.model))
     sender, private = client.read(), text.read()
-    target = model.load(seed, num_labels=private.num_labels)
+    target = model.load(0, num_labels=private.num_labels)
+    _check_seed(seed, target.seed)
     update = next(sender.scenario(private, None, (), seed).cases(target)).update
     update.check(target)  # too high a learning rate makes NaN, which no attack takes
     update.save(output)
@@ -66,7 +67,17 @@ def capture(
         "model_hash": target.fingerprint,
         "client": sender.as_dict(),
         "defenses": [str(defense) for defense in sender.defenses],
-        "seed": seed,
+        "seed": None,  # the client's is private
+        "model_seed": target.seed,
         "version": __version__,
     }
     write_json(json_file, record)
+
+
+def _check_seed(private: int | None, public: int) -> None:
+    """Refuse a client's seed that the file would hold after all."""
+    if private == public:
+        raise GradleakError(
+            f"--seed {private} is also the model's seed, which the file names: give another, or none for the system's "
+            "entropy"
+        )

@@ -16,7 +16,7 @@ from gradleak.cli import options as o
 from gradleak.cli.codes import INTERRUPTED
 from gradleak.cli.drawing import Screen
 from gradleak.cli.groups import Without, with_groups
-from gradleak.cli.parsing import check_output, try_writing
+from gradleak.cli.parsing import check_output, check_overwriting, try_writing
 from gradleak.cli.progress import PLAIN_INTERVAL, clock
 from gradleak.cli.records import write_json
 from gradleak.cli.scenario import ClientChoice, ModelChoice
@@ -54,6 +54,8 @@ def train(
     """
     _check_folder(output)
     check_output(json_file)
+    written = [("--output", output / name) for name in ("inverter.safetensors", "checkpoint.safetensors", "CARD.md")]
+    check_overwriting([*written, ("--json", json_file)], (text.text, text.other, text.held_out, model.model))
     sender, rate = client.read(), inverter.rate
     target = model.load(seed)
     from gradleak.inversion import checkpoint_rate, choose_rate, train_inverter

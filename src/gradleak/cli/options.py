@@ -72,6 +72,18 @@ Task = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+ModelSeed = Annotated[
+    int | None,
+    typer.Option(
+        "--model-seed",
+        min=0,
+        max=LARGEST_SEED,
+        metavar="N",
+        help="Seed of weights that the model lacks, such as a new head; public: an update's file names it.",
+        show_default="that of --seed; for updates in files 0, or what the file says",
+        rich_help_panel=MODEL,
+    ),
+]
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Take the architecture with random weights.", rich_help_panel=MODEL)
 ]
@@ -125,7 +137,20 @@ Seed = Annotated[
         min=0,
         max=LARGEST_SEED,
         metavar="N",
-        help="Seed of everything random: the model's new head, labels, dropout, defenses, the attack.",
+        help="Seed of everything random: labels, dropout, defenses, the attack, and new weights (see --model-seed).",
+        rich_help_panel=CLIENT,
+    ),
+]
+PrivateSeed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=LARGEST_SEED,
+        metavar="N",
+        help="Draw labels, dropout and noise from this seed, which is written nowhere. Whoever guesses it can take the "
+        "noise off again: leave it out for an update that is sent.",
+        show_default="the system's entropy",
         rich_help_panel=CLIENT,
     ),
 ]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os.path
+import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +17,12 @@ if TYPE_CHECKING:
     from gradleak.federation import FedAvg
 
 Number = TypeVar("Number", int, float)
+
+# What is read from the folder of a model, a prior or an inverter.
+MODEL_FILES = re.compile(
+    r"(generation_|tokenizer_|preprocessor_|adapter_)?config\.json|(tokenizer|special_tokens_map|added_tokens|vocab)\.json"
+    r"|(vocab|merges)\.txt|.*\.model|((pytorch_|adapter_)?model|inverter)([-.].*)?\.(safetensors|bin)(\.index\.json)?"
+)
 
 
 def parse_whole_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -103,6 +112,43 @@ def parse_device(text: str) -> str:
         if int(number) >= torch.cuda.device_count():
             raise GradleakError(f"there is no device {text} here; there are {torch.cuda.device_count()} CUDA devices")
     return text
+
+
+def check_outputs(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
+    """Refuse outputs that cannot be written, or that would overwrite an input or one another, before anything runs.
+
+    Args:
+        outputs: files that are written, each after its option.
+        inputs: names that may be files or folders that are read: datasets, models, updates.
+    """
+    for _, path in outputs:
+        check_output(path)
+    check_overwriting(outputs, inputs)
+
+
+def check_overwriting(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
+    """Refuse outputs that would overwrite an input or one another, by whatever path or link they are named."""
+    named = [(option, path) for option, path in outputs if path is not None]
+    for (first, path), (second, other) in combinations(named, 2):
+        if _same_file(path, other):
+            raise GradleakError(f"{first} {path} and {second} {other} are one file; give two")
+    read = [os.path.expanduser(name) for name in inputs if name is not None]
+    for option, path in named:
+        for name in read:
+            lost = _is_of_model(path, name) if os.path.isdir(name) else os.path.isfile(name) and _same_file(path, name)
+            if lost:
+                raise GradleakError(f"{option} {path} would overwrite what is read from {name}; give another file")
+
+
+def _same_file(one: str | Path, other: str | Path) -> bool:
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def _is_of_model(path: Path, folder: str) -> bool:
+    resolved, inside = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    return inside in resolved.parents and MODEL_FILES.fullmatch(resolved.name) is not None
 
 
 def check_output(path: Path | None) -> None:

@@ -83,7 +83,7 @@ def plan_simulation(
 
 
 def plan_captured(
-    path: Path, model: ModelChoice, labels: str | None, lengths: str | None, batch_size: int | None, seed: int
+    path: Path, model: ModelChoice, labels: str | None, lengths: str | None, batch_size: int | None
 ) -> Plan:
     """Plan an attack on an update from a file; the attacker knows only what the options say."""
     from gradleak.exchange import Knowledge, Update
@@ -96,7 +96,7 @@ def plan_captured(
     update = Update.load(path)
     if not update.tensors:
         raise GradleakError(f"{path} holds no tensors")
-    target = model.load(seed, origin=update.origin)
+    target = model.load(0, origin=update.origin)
     kind = f"FedAvg ({update.steps} steps, lr {update.learning_rate:g})" if update.kind == "difference" else "FedSGD"
     overview = (("update", f"{path}, {kind}"), ("holds", sizes(update)))
     scenario = {

@@ -69,21 +69,25 @@ class ModelChoice:
     allow_pickle: o.AllowPickle = False
     trust_remote_code: o.TrustRemoteCode = False
     device: o.Device = "auto"
+    model_seed: o.ModelSeed = None
 
     def load(self, seed: int, *, num_labels: int | None = None, origin: Origin | None = None) -> Target:
         """Load the target.
 
         Args:
-            seed: seed of weights that the checkpoint does not have.
+            seed: seed of weights that the checkpoint does not have, unless --model-seed gives it. Every file that names
+                the target holds it: never a client's own.
             num_labels: how many classes the private text has.
-            origin: the model of a captured update, which says all that the options leave open. The seed of the head
-                is always the origin's: `--seed` is then the attack's.
+            origin: the model of a captured update, which says all that the options leave open. Without
+                --model-seed the head's seed is its own, too: `--seed` is then the attack's.
         """
         from gradleak.studies.scenario import TargetSpec
 
         device = parse_device(self.device)
         if origin is not None:
             num_labels, seed = origin.num_labels, origin.seed
+        if self.model_seed is not None:
+            seed = self.model_seed
         if self.model == "":
             raise GradleakError("--model takes a name, a directory or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
@@ -138,7 +142,7 @@ class DefendedClient:
         """Return the client's part, ready for JSON."""
         return asdict(self.settings)
 
-    def scenario(self, text: PrivateText, batch_size: int | None, facts: Sequence[str], seed: int) -> Scenario:
+    def scenario(self, text: PrivateText, batch_size: int | None, facts: Sequence[str], seed: int | None) -> Scenario:
         """Return the threat model: this client on private text, and an attacker who is told these facts."""
         from gradleak.studies.scenario import Scenario
 

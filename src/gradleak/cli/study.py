@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from gradleak.cli import options as o
 from gradleak.cli import study_show
 from gradleak.cli.codes import FAILED, INTERRUPTED
 from gradleak.cli.drawing import Screen
-from gradleak.cli.parsing import check_output, parse_device
+from gradleak.cli.parsing import check_output, check_overwriting, parse_device
 from gradleak.cli.progress import clock
 from gradleak.cli.records import write_json
 from gradleak.cli.study_progress import Board, LiveBoard
@@ -97,6 +98,7 @@ def run(
 
     loaded = load_study(study)
     path = output or Path(f"{loaded.name}.db")
+    check_overwriting([("--output", path), ("--json", json_file)], [study, *_read_by(loaded), *(target or ())])
     screen = Screen(quiet)
     _overview(screen, loaded, path, workers, ray, device)
     board = LiveBoard(screen) if screen.rich and not quiet else Board(screen)
@@ -122,6 +124,22 @@ def run(
 
 
 app.command(epilog="Example: gradleak study show quick.db --plot quick.png")(study_show.show)
+
+
+def _read_by(study: Study) -> Iterator[str]:
+    """Yield whatever the study names that may be a file or folder."""
+    for grid in study.grids:
+        for dataset in grid.dataset:
+            yield dataset.name
+        for attack in grid.attack:
+            yield from attack.texts.values()
+        for model in grid.target:
+            yield model.name
+    for fine_tuning in study.utility:
+        for dataset in (*fine_tuning.train, *fine_tuning.test):
+            yield dataset.name
+        for model in fine_tuning.target:
+            yield model.name
 
 
 def _executor(workers: int | None, ray: str | None, device: str) -> Executor:

@@ -14,7 +14,7 @@ import typer
 
 from gradleak.cli import options as o
 from gradleak.cli.drawing import SCORE_TITLES, Screen
-from gradleak.cli.parsing import check_output
+from gradleak.cli.parsing import check_outputs
 from gradleak.cli.records import write_json
 from gradleak.cli.words import plural
 from gradleak.errors import GradleakError, unknown_name
@@ -65,8 +65,7 @@ def show(
         raise unknown_name("format", format, FORMATS)
     if kind is not None and plot is None:
         raise GradleakError("--kind chooses what --plot FILE.png draws; give both")
-    for path in (plot, json_file):
-        check_output(path)
+    check_outputs([("--plot", plot), ("--json", json_file)], [file])
     screen = Screen(quiet)
     overview = summarise(file, by.split(",") if by else None)
     FORMATS[format](screen, overview)

@@ -65,6 +65,9 @@ def _fetch(name: str, hub_set: HubSet, split: str) -> Any:  # noqa: ANN401 (a da
         import datasets
     except ImportError:
         raise missing_extra("datasets", "hub", f"loading '{name}' from the Hugging Face hub") from None
+    # Releases before 4 ask on standard input whether to run a set's own code; those after it have no such code.
+    if hasattr(datasets, "config"):
+        datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False
     try:
         return datasets.load_dataset(hub_set.id, name=hub_set.config, split=split)
     except Exception as error:  # the package and the network raise whatever they like

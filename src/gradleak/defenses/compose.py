@@ -11,6 +11,7 @@ from torch import Tensor
 from gradleak.defenses.base import Defense, Memory
 from gradleak.errors import GradleakError
 from gradleak.exchange import Update
+from gradleak.randomness import SystemStream
 
 
 def examples_needed(defenses: Iterable[Defense]) -> bool:
@@ -77,12 +78,18 @@ def defend_each(
     return sent
 
 
-def defense_stream(seed: int) -> torch.Generator:
+def defense_stream(seed: int | None) -> torch.Generator:
     """Return the random stream of the defenses of a run.
 
     Client and attack have streams made from the same seed; equal seeds would give the attack's first guess the very
     numbers that were added to the update.
+
+    Args:
+        seed: whoever knows or guesses it can draw the same noise and take it off again; None for noise from the
+            system's entropy, which nobody can.
     """
+    if seed is None:
+        return SystemStream()
     digest = hashlib.sha256(f"defenses {seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 

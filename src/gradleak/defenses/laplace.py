@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradleak.defenses.base import register
 from gradleak.defenses.noise import AddedNoise
+from gradleak.randomness import uniform
 
 
 @register
@@ -27,7 +28,7 @@ class Laplace(AddedNoise):
     @staticmethod
     def draw(shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Invert the distribution function, in double: hardly a draw is infinite."""
-        uniform = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
-        uniform.mul_(2).sub_(1)  # [-1, 1)
-        uniform.clamp_(min=-1 + 2**-53)  # -1 itself would become infinite
-        return uniform.abs().neg_().log1p_().mul_(uniform.sign()).neg_()
+        drawn = uniform(shape, generator, torch.float64)
+        drawn.mul_(2).sub_(1)  # [-1, 1)
+        drawn.clamp_(min=-1 + 2**-53)  # -1 itself would become infinite
+        return drawn.abs().neg_().log1p_().mul_(drawn.sign()).neg_()

@@ -12,6 +12,7 @@ from torch import Tensor
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.defenses.entries import only
 from gradleak.exchange import Update
+from gradleak.randomness import uniform
 
 
 @register
@@ -39,10 +40,7 @@ class Mask(Defense):
 
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         """Entries do not see each other; chance is drawn where the generator is."""
-        where = generator.device
         return {
-            name: only(
-                tensor, (torch.rand(tensor.shape, generator=generator, device=where) >= self.value).to(tensor.device)
-            )
+            name: only(tensor, (uniform(tensor.shape, generator) >= self.value).to(tensor.device))
             for name, tensor in tensors.items()
         }

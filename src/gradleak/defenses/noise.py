@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.exchange import Update
+from gradleak.randomness import normal
 
 
 @dataclass(frozen=True)
@@ -59,4 +60,4 @@ class Noise(AddedNoise):
     @staticmethod
     def draw(shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Draw from the standard normal distribution."""
-        return torch.randn(shape, generator=generator, device=generator.device)
+        return normal(shape, generator)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Origin, Update
+from gradleak.randomness import random_stream, start_torch
 from gradleak.targets import Target, Tokens
 
 Embeddings = Literal["frozen", "words-frozen", "trained"]
@@ -45,7 +46,8 @@ class Client:
         embeddings: which embedding gradients are sent. `frozen`: none of word, position and type embeddings and of
             their LayerNorm; `words-frozen`: all but the word embeddings; `trained`: all.
         fedavg: local training; None for FedSGD, one gradient of the mean loss over the batch.
-        seed: seed of the dropout masks, and of labels that are not given.
+        seed: seed of the dropout masks, and of labels that are not given; None to take them from the system's entropy,
+            so that nobody can draw them again. It is private: no update holds it.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Client:
         dropout: bool = False,
         embeddings: Embeddings = "frozen",
         fedavg: FedAvg | None = None,
-        seed: int = 0,
+        seed: int | None = 0,
     ) -> None:
         if embeddings not in get_args(Embeddings):
             raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
@@ -63,7 +65,7 @@ class Client:
         self.dropout = dropout
         self.embeddings = embeddings
         self.fedavg = fedavg
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = random_stream(seed)
 
     @property
     def sent_parameters(self) -> list[str]:
@@ -134,11 +136,10 @@ class Client:
     @contextmanager
     def _training(self) -> Iterator[None]:
         """Switch dropout on if the client uses it, with masks from the client's own random stream."""
-        seed = int(torch.randint(2**62, (), generator=self._generator))
         model = self.target.model
         devices = [self.target.device] if self.target.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+            start_torch(self._generator)
             model.train(self.dropout)
             try:
                 yield

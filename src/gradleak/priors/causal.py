@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from gradleak.assets import asset_path
 from gradleak.assets.models import load_embedded_prior
 from gradleak.errors import GradleakError
 from gradleak.targets import Target, cross_entropy
+from gradleak.targets.reading import explained, read_model, read_tokenizer
 
 # Logits that are alive at once: a vocabulary is wide.
 MOST_LOGITS = 1 << 28
@@ -90,20 +91,22 @@ def load_prior(name: str, target: Target) -> Prior:
     Args:
         name: `embedded`, or the directory or hub id of a Hugging Face causal language model.
         target: the model under attack; where its vocabulary is not the embedded prior's, texts are tokenised again.
+
+    Raises:
+        GradleakError: if there is no such model. Pickled weights and code that comes with a prior are always refused:
+            the name may be from a study that somebody else wrote.
     """
     folder = Path(name).expanduser()
     if name.startswith((".", "/", "~")) and not folder.is_dir():
         raise GradleakError(f"prior '{name}' is not a folder")
-    try:
+    with explained(f"prior '{name}'"):
         if name == "embedded":
             model: Any = load_embedded_prior()
-            tokenizer: Any = AutoTokenizer.from_pretrained(asset_path("tiny"))
+            tokenizer: Any = read_tokenizer(asset_path("tiny"))
         else:
             source = str(folder) if folder.is_dir() else name
-            model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise GradleakError(f"prior '{name}' could not be loaded: {' '.join(str(error).split())[:200]}") from None
+            model = read_model(AutoModelForCausalLM, source, dtype=torch.float32)
+            tokenizer = read_tokenizer(source)
     model = model.to(target.device)
     if name == "embedded" and tokenizer.get_vocab() == target.tokenizer.get_vocab() and any(target.special_tokens):
         return SharedVocabulary(model)

@@ -58,7 +58,7 @@ class RayCluster(Executor):
     def submit(self, job: Job) -> None:
         """Hand the job to Ray."""
         plugins = os.environ.get(VARIABLE, "")
-        self._pending[self._do.remote(job.anywhere(), self._device, plugins)] = job.cell.id
+        self._pending[self._do.remote(job.anywhere(), self._device, plugins, os.getcwd())] = job.cell.id
 
     def wait(self, moved: Moved) -> Result:
         """Wait for any job; those under way tell nothing."""
@@ -105,10 +105,10 @@ def _reach(address: str) -> None:
 _workshops: dict[str, Workshop] = {}  # Ray keeps its worker processes; a model stays loaded in each
 
 
-def _do(job: Job, device: str, plugins: str) -> Outcome | Failure:
+def _do(job: Job, device: str, plugins: str, folder: str) -> Outcome | Failure:
     """Do a job on one core; what a Ray worker runs."""
     import torch
 
     torch.set_num_threads(1)
     os.environ[VARIABLE] = plugins
-    return _workshops.setdefault(device, Workshop(device)).run(job)
+    return _workshops.setdefault(device, Workshop(device, folder)).run(job)

@@ -51,7 +51,7 @@ class ClientSettings:
         local = f"FedAvg ({self.fedavg.steps} steps, lr {self.fedavg.lr:g})" if self.fedavg else "FedSGD"
         return f"{local}, {'dropout' if self.dropout else 'no dropout'}, embeddings {self.embeddings}"
 
-    def client(self, target: Target, seed: int) -> Client:
+    def client(self, target: Target, seed: int | None) -> Client:
         """Return such a client."""
         return Client(target, dropout=self.dropout, embeddings=self.embeddings, fedavg=self.fedavg, seed=seed)
 
@@ -77,7 +77,7 @@ class Scenario:
         client: how the client trains.
         defenses: what is done to its updates, in order.
         facts: names of what the attacker is told, as in `--know`.
-        seed: seed of labels that are not given, of dropout and of the defenses.
+        seed: seed of labels that are not given, of dropout and of the defenses; None for the system's entropy.
     """
 
     texts: tuple[str, ...]
@@ -86,7 +86,7 @@ class Scenario:
     client: ClientSettings = ClientSettings()
     defenses: tuple[Defense, ...] = ()
     facts: tuple[str, ...] = ()
-    seed: int = 0
+    seed: int | None = 0
 
     @property
     def count(self) -> int:

@@ -66,16 +66,18 @@ class Workshop:
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        folder: where modules of plugins may lie; the current folder by default.
     """
 
-    def __init__(self, device: str = "auto") -> None:
+    def __init__(self, device: str = "auto", folder: str | None = None) -> None:
         self._device = device
+        self._folder = folder
         self._targets: OrderedDict[tuple[TargetSpec, int], Target] = OrderedDict()
 
     def run(self, job: Job, listener: Listener | None = None) -> Outcome | Failure:
         """Do a job; whatever goes wrong is told in one line."""
         try:
-            load_plugins()
+            load_plugins(self._folder)
             target = self._target(job.cell.target, job.cell.seed)
             started = time.perf_counter()
             found: dict[str, Any] = (

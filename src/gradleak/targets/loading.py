@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,9 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.utils import logging as hugging_face_logging
 
 from gradleak.assets import asset_path
 from gradleak.assets.storage import load_compact
@@ -28,6 +23,7 @@ from gradleak.targets import families
 from gradleak.targets.attention import NAME as ATTENTION
 from gradleak.targets.initialise import initialise
 from gradleak.targets.layout import TASKS, Task, family_of
+from gradleak.targets.reading import Trust, explained, quiet, read_config, read_model, read_tokenizer
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
 
@@ -61,7 +57,7 @@ def load_target(
         device: `cpu`, `cuda`, or `auto`.
         random_weights: build the architecture with weights from the seed and read no checkpoint.
         allow_pickle: also read checkpoints that are not safetensors. A pickle can run code: only for files you trust.
-        trust_remote_code: let the hub's own code run.
+        trust_remote_code: run the code that comes with the model.
 
     Raises:
         GradleakError: with one line on what is wrong and what can be done.
@@ -72,14 +68,14 @@ def load_target(
         raise GradleakError(f"a classifier needs at least 2 labels, not {num_labels}")
     if seed < 0:
         raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
-    options = {"trust_remote_code": trust_remote_code}
+    trust = Trust(allow_pickle, trust_remote_code)
     with torch.random.fork_rng(devices=[]):  # building a model draws weights; the caller's random state stays
         if name == "tiny":
             model, tokenizer = _embedded(num_labels, seed, task, random_weights)
         elif random_weights or (name in MODELS and not MODELS[name].has_checkpoint):
-            model, tokenizer = _random(name, num_labels, seed, task, options)
+            model, tokenizer = _random(name, num_labels, seed, task, trust)
         else:
-            model, tokenizer = _checkpoint(name, num_labels, seed, task, allow_pickle, options)
+            model, tokenizer = _checkpoint(name, num_labels, seed, task, trust)
     family = family_of(model.config.model_type)
     target = Target(model, tokenizer, family, name=name, task=task, seed=seed)
     return target.to(resolve_device(device))
@@ -100,21 +96,19 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 def _embedded(num_labels: int | None, seed: int, task: Task, random_weights: bool) -> tuple[PreTrainedModel, Any]:
     folder = asset_path("tiny")
-    config = AutoConfig.from_pretrained(folder, num_labels=num_labels or 2)
+    config = read_config(folder, num_labels=num_labels or 2)
     model = _build(config, task)
     weights = {} if random_weights else load_compact(folder / "model.safetensors")
     names = [name for name, _ in model.named_parameters()]
     model.load_state_dict({n: weights[n] for n in names if n in weights}, strict=False)
     initialise(model, [n for n in names if n not in weights], seed=seed, scale=config.initializer_range)
-    return model, AutoTokenizer.from_pretrained(folder)
+    return model, read_tokenizer(folder)
 
 
-def _random(
-    name: str, num_labels: int | None, seed: int, task: Task, options: dict[str, Any]
-) -> tuple[PreTrainedModel, Any]:
+def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Trust) -> tuple[PreTrainedModel, Any]:
     """Build the architecture; a model that is only a name here gets the embedded tokenizer."""
     if name in MODELS:
-        tokenizer: Any = AutoTokenizer.from_pretrained(asset_path("tiny"))
+        tokenizer: Any = read_tokenizer(asset_path("tiny"))
         architecture = dict(MODELS[name].architecture)
         if architecture["model_type"] == "gpt2":
             tokenizer = _without_special_tokens(tokenizer)
@@ -122,36 +116,32 @@ def _random(
         config = AutoConfig.for_model(**architecture, pad_token_id=tokenizer.pad_token_id, num_labels=num_labels or 2)
     else:
         source = _source(name)
-        with _explained(name):
-            config = AutoConfig.from_pretrained(source, **options)
+        with explained(f"model '{name}'", trust):
+            config = read_config(source, trust)
             config.num_labels = num_labels or _own_labels(config, task)
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            tokenizer = read_tokenizer(source, trust)
     model = _build(config, task)
     initialise(model, [n for n, _ in model.named_parameters()], seed=seed, scale=config.initializer_range)
     return model, tokenizer
 
 
-def _checkpoint(
-    name: str, num_labels: int | None, seed: int, task: Task, allow_pickle: bool, options: dict[str, Any]
-) -> tuple[PreTrainedModel, Any]:
+def _checkpoint(name: str, num_labels: int | None, seed: int, task: Task, trust: Trust) -> tuple[PreTrainedModel, Any]:
     source = _source(name)
-    if Path(source).is_dir() and not allow_pickle:
-        _require_safetensors(Path(source))
-    with _explained(name):
-        config = AutoConfig.from_pretrained(source, **options)
+    with explained(f"model '{name}'", trust):
+        config = read_config(source, trust)
         family_of(config.model_type).check_task(task)
         config.num_labels = num_labels or _own_labels(config, task)
-        model, info = MODEL_CLASSES[task].from_pretrained(
+        model, info = read_model(
+            MODEL_CLASSES[task],
             source,
+            trust,
             config=config,
             attn_implementation=ATTENTION,
             dtype=torch.float32,
-            use_safetensors=None if allow_pickle else True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            **options,
         )
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        tokenizer = read_tokenizer(source, trust)
     fresh = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
     body = f"{model.base_model_prefix}."
     lost = sorted(key for key in fresh if key.startswith(body) and ".pooler." not in key)
@@ -173,7 +163,7 @@ def _own_labels(config: Any, task: Task) -> int:  # noqa: ANN401
 
 def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
     family_of(config.model_type).check_task(task)
-    with _quiet():
+    with quiet():
         model: PreTrainedModel = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
     return model
 
@@ -198,48 +188,8 @@ def _source(name: str) -> str:
     return name
 
 
-def _require_safetensors(folder: Path) -> None:
-    if not list(folder.glob("*.safetensors")):
-        raise GradleakError(
-            f"{folder} has no weights as safetensors; pickled weights can run code and are read "
-            "only with --allow-pickle (allow_pickle=True)"
-        )
-
-
 def _without_special_tokens(tokenizer: Any) -> Any:  # noqa: ANN401
     backend = type(tokenizer._tokenizer).from_str(tokenizer._tokenizer.to_str())
     backend.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
     build: Any = PreTrainedTokenizerFast
     return build(tokenizer_object=backend, pad_token=tokenizer.pad_token)
-
-
-@contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turn what Hugging Face raises about a model that cannot be read into one line."""
-    try:
-        with _quiet():
-            yield
-    except GradleakError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        short = reason if len(reason) <= 200 else reason[:200] + "…"
-        raise GradleakError(f"model '{name}' could not be loaded: {short or type(error).__name__}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep stderr for errors: no bars for files read, no remarks on heads that are new, no lines for hub retries."""
-    loggers = [logging.getLogger("transformers"), logging.getLogger("huggingface_hub")]
-    levels = [logger.level for logger in loggers]
-    bars = hugging_face_logging.is_progress_bar_enabled()
-    hugging_face_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if bars:
-            hugging_face_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

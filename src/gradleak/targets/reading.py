@@ -1,0 +1,118 @@
+"""The one place where models and tokenizers of other people are read: nothing in their files runs unasked.
+
+A checkpoint can run code in two ways: weights that are pickles, and Python files that its config.json or
+tokenizer_config.json names (`auto_map`). Both are refused unless the user gave the flag, and nobody is asked on
+standard input: Hugging Face asks there if it is told neither yes nor no. Every room that reads a model calls these
+functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
+from transformers.utils import logging as hugging_face_logging
+
+from gradleak.errors import GradleakError
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What the files of a checkpoint may do.
+
+    Attributes:
+        pickle: whether pickled weights are read.
+        remote_code: whether Python files that come with the checkpoint are run.
+        by_flag: whether there are flags to allow this, which an error then names.
+    """
+
+    pickle: bool = False
+    remote_code: bool = False
+    by_flag: bool = True
+
+
+NO_TRUST = Trust(by_flag=False)
+
+
+class _OwnCodeError(Exception):
+    """A checkpoint wants to run code that it brought along."""
+
+
+def read_config(source: str | Path, trust: Trust = NO_TRUST, **changes: Any) -> Any:  # noqa: ANN401
+    """Return the configuration of a directory or hub id, with some values changed."""
+    return AutoConfig.from_pretrained(source, trust_remote_code=trust.remote_code, **changes)
+
+
+def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST) -> Any:  # noqa: ANN401
+    """Return the tokenizer of a directory or hub id.
+
+    Hugging Face would take one of its own classes for a tokenizer whose code may not run; an audit must not go on with
+    another tokenizer than the model's.
+    """
+    settings = get_tokenizer_config(source)
+    known = tokenizer_class_from_name(str(settings.get("tokenizer_class")))
+    if "auto_map" in settings and known is None and not trust.remote_code:
+        raise _OwnCodeError
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust.remote_code)
+
+
+def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options: Any) -> Any:  # noqa: ANN401
+    """Return the model of a directory or hub id.
+
+    Args:
+        kind: one of Hugging Face's classes for models, such as `AutoModelForCausalLM`.
+        source: the directory or hub id.
+        trust: what its files may do.
+        options: for `from_pretrained`.
+    """
+    if Path(source).is_dir() and not trust.pickle and not list(Path(source).glob("*.safetensors")):
+        refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
+        raise GradleakError(f"{source} has no weights as safetensors; pickled weights can run code and are {refused}")
+    safely = None if trust.pickle else True
+    return kind.from_pretrained(source, trust_remote_code=trust.remote_code, use_safetensors=safely, **options)
+
+
+@contextlib.contextmanager
+def explained(what: str, trust: Trust = NO_TRUST) -> Iterator[None]:
+    """Turn what Hugging Face raises about a checkpoint that cannot be read into one line, and print nothing.
+
+    Args:
+        what: what is read, in words.
+        trust: what its files may do.
+    """
+    try:
+        with quiet():
+            yield
+    except GradleakError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, _OwnCodeError) or ("custom code" in reason and not trust.remote_code):
+            refused = "run only with --trust-remote-code (trust_remote_code=True)" if trust.by_flag else "not run"
+            raise GradleakError(f"{what} comes with code of its own, which is {refused}") from None
+        short = reason if len(reason) <= 200 else reason[:200] + "…"
+        raise GradleakError(f"{what} could not be loaded: {short or type(error).__name__}") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep stderr for errors: no bars for files read, no remarks on heads that are new, no lines for hub retries."""
+    loggers = [logging.getLogger("transformers"), logging.getLogger("huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    bars = hugging_face_logging.is_progress_bar_enabled()
+    hugging_face_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            hugging_face_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
