@@ -17,8 +17,8 @@ from gradleak.targets import Target
 ROW_IS_ZERO = 1e-6
 # No text has nearly all words: where so many rows of the word embeddings have changed, weight decay or noise did it.
 ALL_ROWS = 0.9
-# Rows of words stand out from that if the smallest is so many times the largest of the others. Measured on `tiny`: 13 to
-# 170 times for AdamW, 36 for noise of 1e-5, 3.5 for 1e-4; within the rows of a text, or of noise, less than 2.
+# Rows of words stand out from that if the smallest is so many times the largest of the others. Measured on `tiny`: 13
+# to 170 times for AdamW, 36 for noise of 1e-5, 3.5 for 1e-4; within the rows of a text, or of noise, less than 2.
 CLIFF = 10.0
 # Random texts that show what a classifier predicts whatever it reads, and how many words each has.
 NOISE_TEXTS = (32, 10)

@@ -104,7 +104,8 @@ FedAvgText = Annotated[
     typer.Option(
         "--fedavg",
         metavar="steps=4,lr=5e-5",
-        help="Train locally first and send the difference of the weights (batch=… for local batches).",
+        help="Train locally first and send the difference of the weights (batch=… for local batches); "
+        "with --update: how a captured difference was made.",
         show_default=False,
         rich_help_panel=CLIENT,
     ),
@@ -184,6 +185,17 @@ Lengths = Annotated[
     typer.Option(
         metavar="8,9",
         help="With --update: tokens of each sentence, special ones included, if known.",
+        show_default=False,
+        rich_help_panel=ATTACK,
+    ),
+]
+
+UpdateKind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="gradient|difference",
+        help="With --update: what a file of other software holds, if that is not seen right.",
         show_default=False,
         rich_help_panel=ATTACK,
     ),
