@@ -114,7 +114,12 @@ def test_a_gradient_of_other_software_is_taken_as_one_and_says_why(tiny: Target,
     path = written(tmp_path, gradient(tiny))
     update, why = settle_kind(Update.load(path), tiny, path)
     assert update.kind == "gradient"
-    assert why.startswith("assumed; 1 % of its entries are multiples")
+    assert why.startswith("as its numbers look: 1 % of its entries are multiples")
+    update, why = settle_kind(Update.load(path), tiny, path, steps=4, learning_rate=5e-5)
+    assert update.kind == "difference"
+    assert why == "--fedavg says so; by its numbers it may be a gradient, or was scaled"
+    zeros = written(tmp_path, {name: torch.zeros_like(tensor) for name, tensor in gradient(tiny).items()})
+    assert settle_kind(Update.load(zeros), tiny, zeros)[1] == "assumed: its numbers do not tell"
 
 
 def test_whole_weights_are_refused(tiny: Target, tmp_path: Path) -> None:

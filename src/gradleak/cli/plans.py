@@ -60,6 +60,7 @@ def plan_simulation(
     target: Target, text: PrivateText, client: DefendedClient, batch_size: int, facts: Sequence[str], seed: int
 ) -> Plan:
     """Plan attacks on the updates of a client that is simulated here."""
+    text = text.of(target)
     threat = client.scenario(text, batch_size, facts, seed)
     jobs = (Job(case.update, case.knowledge, case.texts) for case in threat.cases(target))
     first = next(jobs)
@@ -70,6 +71,7 @@ def plan_simulation(
         ("sends", sizes(first.update)),
         ("defenses", ", ".join(defenses) or "none"),
         ("text", f"{plural(len(text.texts), 'sentence')} in {plural(count, 'batch')}, {text.source or 'as given'}"),
+        *_label_line(target, text),
     )
     scenario = {
         "client": client.as_dict(),
@@ -77,10 +79,15 @@ def plan_simulation(
         "knowledge": list(first.knowledge.told),
         "batch_size": batch_size,
         "dataset": text.source,
+        "labels": text.label_record if target.task == "classification" else None,
         "update": None,
         "update_kind": None,
     }
     return Plan(target, first, jobs, count, first.knowledge.told, overview, scenario)
+
+
+def _label_line(target: Target, text: PrivateText) -> tuple[tuple[str, str], ...]:
+    return (("labels", text.label_words),) if target.task == "classification" else ()
 
 
 def plan_captured(
@@ -115,6 +122,7 @@ def plan_captured(
         "knowledge": list(knowledge.told),
         "batch_size": batch_size,
         "dataset": None,
+        "labels": None,
         "update": str(path),
         "update_kind": {"kind": update.kind, "steps": update.steps, "lr": update.learning_rate, "why": why},
     }
@@ -140,7 +148,8 @@ def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tu
     """Return the threat model, the model and the attack, line by line."""
     target = plan.target
     count = sum(parameter.numel() for parameter in target.parameters.values())
-    task = f"{target.num_labels} classes" if target.task == "classification" else "language model"
+    head = "" if target.trained_head else " (new head)"
+    task = f"{target.num_labels} classes{head}" if target.task == "classification" else "language model"
     return [
         ("model", f"{target.name}: {target.family.name}, {count:,} parameters, {task}, hash {target.fingerprint[:12]}"),
         *plan.overview,

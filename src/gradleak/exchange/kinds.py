@@ -44,7 +44,7 @@ def stated_kind(path: str | Path) -> Kind | None:
     """Return the kind that an update's file states in its metadata; None for a file of other software."""
     with safe_open(str(path), framework="pt") as file:
         kind = (file.metadata() or {}).get("kind")
-    return kind if kind in ("gradient", "difference") else None  # type: ignore[return-value]  # checked here
+    return kind if kind in ("gradient", "difference") else None
 
 
 def appearance(update: Update, target: Target) -> Appearance:
@@ -103,7 +103,8 @@ def settle_kind(
         )
     if steps is not None:
         difference = replace(update, kind="difference", steps=steps, learning_rate=learning_rate)
-        return difference, "--fedavg says so"
+        doubt = "; by its numbers it may be a gradient, or was scaled" if looks.kind == "gradient" else ""
+        return difference, f"--fedavg says so{doubt}"
     if kind == "difference":
         raise GradleakError("--kind difference needs --fedavg steps=…,lr=…: how the weights came to differ")
     if looks.kind == "difference":
@@ -111,7 +112,9 @@ def settle_kind(
             f"{path} looks like a difference of weights ({looks.why}): give --fedavg steps=…,lr=…, "
             "or --kind gradient if it is none"
         )
-    return update, "--kind says so" if kind == "gradient" else f"assumed; {looks.why}"
+    if kind == "gradient":
+        return update, "--kind says so"
+    return update, f"as its numbers look: {looks.why}" if looks.kind == "gradient" else f"assumed: {looks.why}"
 
 
 def _refuse_contradiction(
