@@ -40,7 +40,7 @@ def test_captured_file_is_the_clients_update_and_tells_nothing_else(
     assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in expected.tensors.items())
     with safe_open(str(file), framework="pt") as opened:
         metadata = opened.metadata()
-    names = {"name", "task", "num_labels", "seed", "fingerprint"}
+    names = {"name", "task", "num_labels", "seed", "fingerprint", "trained_head"}
     assert metadata.keys() == {"format", "schema", "kind", *(f"target.{name}" for name in names)}
     assert b"cat sat" not in file.read_bytes()
     assert f"{len(loaded.tensors)} tensors, {loaded.num_values:,} values" in answer.out

@@ -138,8 +138,10 @@ class ModelChoice:
         if told and task == "classification" and not self.random_weights:
             own = trained_classes(model, trust_remote_code=self.trust_remote_code)
         new_head = self.new_head
-        if origin is not None and own is not None:  # the file knows which head its client had
-            new_head = new_head or (own != told if origin.trained_head is None else not origin.trained_head)
+        if origin is not None and origin.trained_head is not None:  # the file knows which head its client had
+            new_head = new_head or not origin.trained_head
+        elif origin is not None:
+            new_head = new_head or own not in (None, told)
         classes = told if new_head or own is None else None
         spec = TargetSpec(
             model,

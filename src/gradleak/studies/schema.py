@@ -139,6 +139,11 @@ def labels(value: object, place: Place) -> dict[str, int]:
     return {str(label): whole(0)(number, place.inside(str(label))) for label, number in value.items()}
 
 
+def new_head(value: object, place: Place) -> bool | None:
+    """Read whether a new head is wanted; not wanting one says nothing, so that a cell keeps its id."""
+    return flag(value, place) or None
+
+
 def take(value: object, place: Place) -> str:
     """Read which examples to take."""
     place.check(parse_take, text(value, place))
@@ -224,7 +229,7 @@ TARGET = {
     "num_labels": Key(whole(2), None),
     "task": one_of("task", get_args(Task)),
     "random_weights": Key(flag, False),
-    "new_head": Key(flag, None),
+    "new_head": Key(new_head, None),
 }
 DATASET = {
     "name": Key(text),
