@@ -294,10 +294,7 @@ def _report(rows: list[dict[str, Any]]) -> None:
         counts = [
             len(own),
             sum(row["texts"] for row in own),
-            *(
-                sum(bool(row[key]) for row in own)
-                for key in ("exact", "verified", "complete", "labels_verified", "wrong")
-            ),
+            *(sum(bool(row[key]) for row in own) for key in keys),
             round(sum(row["seconds"] for row in own)),
         ]
         print(f"{kind:<22}" + "".join(f"{number:>10,}" for number in counts))

@@ -123,7 +123,7 @@ def test_a_loss_that_is_no_number_is_null(run: Run, tmp_path: Path, monkeypatch:
 def test_labels_and_their_count_come_from_the_dataset(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "data.tsv"
     file.write_text("label\ttext\ngood\tthe cat sat\nbad\ta dog ran\nugly\ta red mat\n", encoding="utf-8")
-    record = record_of(run, tmp_path, "--dataset", file, "--take", "1:3")
+    record = record_of(run, tmp_path, "--dataset", file, "--take", "1:3", "--new-head")
     assert record["scenario"]["num_labels"] == 3
     assert record["scenario"]["dataset"] == f"{file} 1:3"
     assert [batch["labels"] for batch in record["batches"]] == [[0], [2]]
@@ -192,7 +192,8 @@ def test_captured_update_brings_its_own_head(capsys: pytest.CaptureFixture[str],
     bert.config.architectures = ["BertModel"]
     model = save_model(bert, tmp_path / "model")
     run, update = runner(capsys), tmp_path / "update.safetensors"
-    made = run("capture", TEXT, "-o", update, "--model", model, "--num-labels", "5", "--seed", "9", "--quiet")
+    options = ("--num-labels", "5", "--new-head", "--seed", "9", "--quiet")
+    made = run("capture", TEXT, "-o", update, "--model", model, *options)
     assert made.code == 0
     answer = run("attack", "--attack", "tag", "--update", update, "--set", "steps=2")
     assert (answer.code, answer.err) == (0, "")

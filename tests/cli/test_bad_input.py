@@ -68,7 +68,7 @@ SHARED = {  # options of attack and capture alike
     "labels": (["--labels", "one"], "--labels takes whole numbers with commas between them, not 'one'"),
     "labels below 0": (["--labels", "-1"], "--labels takes numbers from 0 up, not -1"),
     "labels too many": (["--labels", "0,1"], "there are 1 texts and 2 labels"),
-    "labels too large": (["--labels", "2"], "label 2 is not one of 2; give --num-labels 3 or more"),
+    "labels too large": (["--labels", "2"], "label 2 is not one of 2 (they count from 0)"),
     "fedavg": (["--fedavg", "4"], "--fedavg takes steps=N,lr=RATE and maybe batch=N, not '4'"),
     "fedavg key": (["--fedavg", "step=4,lr=1"], "unknown setting of --fedavg 'step'; did you mean 'steps'?"),
     "fedavg lacks": (["--fedavg", "steps=4"], "--fedavg lacks lr: steps=N,lr=RATE and maybe batch=N"),

@@ -129,6 +129,7 @@ def test_metadata_name_the_model_so_that_it_can_be_loaded_again(tmp_path: Path) 
         "target.num_labels": "2",
         "target.seed": "0",
         "target.fingerprint": TARGET.fingerprint,
+        "target.trained_head": "False",
     }
 
 

@@ -3,11 +3,15 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from study_tools import grid, save_texts, toml
+from study_tools import grid, save_bert, save_texts, toml
 
+from conftest import small_target
+from gradleak.data import Dataset
 from gradleak.studies import AttackCell, Study, UtilityCell
+from gradleak.studies.outcome import Failure, Outcome
 from gradleak.studies.reading import Place
-from gradleak.studies.study import parse_study
+from gradleak.studies.study import Library, parse_study
+from gradleak.studies.work import Job, Workshop, _in_classes
 
 ALL = {
     "target": ["tiny", {"name": "bert-base-uncased", "random_weights": True}],
@@ -88,8 +92,14 @@ def test_ids_stay_what_they_are() -> None:
     assert cell.id == "caae9dca2cd9391a7203cdabfdb82ef7be1ec17213f0da5fbe3bc258c57c3e29"
     assert cell.config == {
         "kind": "attack",
-        "target": {"name": "tiny", "num_labels": 2, "task": "classification", "random_weights": False},
-        "dataset": {"name": "cola", "take": "0:2", "text_column": None, "label_column": None},
+        "target": {
+            "name": "tiny",
+            "num_labels": 2,
+            "task": "classification",
+            "random_weights": False,
+            "new_head": None,
+        },
+        "dataset": {"name": "cola", "take": "0:2", "text_column": None, "label_column": None, "labels": None},
         "batch_size": 2,
         "client": {"dropout": False, "embeddings": "frozen", "fedavg": None},
         "defenses": [],
@@ -114,6 +124,39 @@ def test_the_classes_are_the_datasets_unless_the_study_says_how_many() -> None:
     target = [{"name": "tiny"}, {"name": "tiny", "num_labels": 5}, {"name": "gpt2", "task": "causal-lm"}]
     cells = attack_cells(grid("", "cola", target=target, batches_per_cell=100))
     assert [cell.target.num_labels for cell in cells] == [2, 5, None]
+
+
+def test_a_trained_head_keeps_its_classes_unless_the_study_wants_a_new_one(tmp_path: Path) -> None:
+    model = save_bert(tmp_path / "model")  # two classes
+    data = {"name": "banking77", "take": "0:2"}
+    targets = [{"name": model}, {"name": model, "new_head": True}]
+    kept, new = attack_cells(grid(model, "cola", target=targets, dataset=data))
+    assert (kept.target.num_labels, new.target.num_labels) == (2, 77)
+    refused, done = (Workshop("cpu").run(Job.of(cell, Library())) for cell in (kept, new))
+    assert isinstance(refused, Failure)
+    assert "banking77 has 77 labels, and the model 2 classes; give --new-head" in refused.error
+    assert isinstance(done, Outcome)
+
+
+def test_a_study_maps_labels_as_it_says(tmp_path: Path) -> None:
+    model = save_bert(tmp_path / "model")
+    file = tmp_path / "stars.csv"
+    file.write_text("label,text\n1,the cat\n2,a dog\n3,a mat\n", encoding="utf-8")
+    data = {"name": str(file), "labels": {"1": 0, "2": 0, "3": 1}}
+    (cell,) = attack_cells(grid(model, "cola", dataset=data, batch_size=3))
+    assert cell.dataset.labels == {"1": 0, "2": 0, "3": 1}
+    done = Workshop("cpu").run(Job.of(cell, Library()))
+    assert isinstance(done, Outcome)
+    assert sorted(sentence.label or 0 for sentence in done.sentences) == [0, 0, 1]
+
+
+def test_a_label_is_the_same_class_in_training_and_in_testing() -> None:
+    train = Dataset("train", ("a", "b", "c"), (1, 2, 3), ("0", "1", "2", "3"), "nowhere")
+    test = Dataset("test", ("a", "b"), (1, 3), ("0", "1", "2", "3"), "nowhere")
+    (cell,) = read('[[utility]]\ntarget = "tiny"\ntrain = "cola"\ntest = "cola"\n').cells()
+    assert isinstance(cell, UtilityCell)
+    trained, tested = _in_classes(small_target("bert", num_labels=3), cell, train, test)
+    assert (trained.labels, tested.labels) == ((0, 1, 2), (0, 2))
 
 
 def test_other_models_take_the_place_of_the_studys_own() -> None:

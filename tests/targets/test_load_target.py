@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from conftest import SMALL, SMALL_WITHOUT_ATTENTION, TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
-from gradleak.targets import MODELS, Target, Task, load_target, resolve_device
+from gradleak.targets import MODELS, Target, Task, load_target, resolve_device, trained_classes
 from gradleak.targets.registry import Entry
 
 NAMES_WITH_WEIGHTS_ELSEWHERE = sorted(set(MODELS) - {"tiny"})
@@ -94,15 +94,51 @@ def test_a_head_keeps_its_weights_when_its_own_number_of_labels_is_asked_for(tmp
     assert load_target(str(tmp_path), 3, seed=5).fingerprint == original.fingerprint
 
 
-def test_another_number_of_labels_gives_a_new_head_from_the_seed(tmp_path: Path) -> None:
+def test_a_new_head_of_another_number_of_labels_comes_from_the_seed(tmp_path: Path) -> None:
     original = saved(tmp_path, num_labels=3)
-    first, again, other = (load_target(str(tmp_path), 4, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (load_target(str(tmp_path), 4, seed=seed, new_head=True) for seed in (1, 1, 2))
     assert first.num_labels == 4
     assert first.model.classifier.weight.shape == (4, 16)
     assert first.fingerprint == again.fingerprint
     assert not torch.equal(first.model.classifier.weight, other.model.classifier.weight)
     body = set(original.parameters) - {"classifier.weight", "classifier.bias"}
     assert all(torch.equal(first.parameters[name], original.parameters[name]) for name in body)
+
+
+@pytest.mark.parametrize("family", SMALL | SMALL_WITHOUT_ATTENTION)
+def test_a_trained_head_is_replaced_only_on_demand(tmp_path: Path, family: str) -> None:
+    original = saved(tmp_path, family, num_labels=5)
+    with pytest.raises(GradleakError, match=r"has a trained head of 5 classes, not 6: leave out .* --new-head"):
+        load_target(str(tmp_path), 6)
+    own, new = load_target(str(tmp_path)), load_target(str(tmp_path), new_head=True)
+    assert (own.fingerprint, own.trained_head) == (original.fingerprint, True)
+    assert (new.num_labels, new.trained_head) == (5, False)
+    changed = {name for name, same in same_weights(new, original).items() if not same}
+    assert changed <= {f"{new.classifier}.weight", f"{new.classifier}.bias"}
+    assert f"{new.classifier}.weight" in changed
+    assert trained_classes(str(tmp_path)) == 5
+
+
+def test_a_trained_head_is_seen_in_the_weights_where_the_configuration_does_not_name_it(tmp_path: Path) -> None:
+    saved(tmp_path, num_labels=5)
+    edit_config(tmp_path, architectures=None)
+    assert trained_classes(str(tmp_path)) is None
+    with pytest.raises(GradleakError, match=r"has a trained head of 5 classes, not 2: give --num-labels 5 or"):
+        load_target(str(tmp_path))
+    assert load_target(str(tmp_path), 5).trained_head
+
+
+def test_a_model_without_a_head_has_no_trained_classes(tmp_path: Path) -> None:
+    saved_without_head(tmp_path)
+    assert trained_classes(str(tmp_path)) is None
+    assert trained_classes("tiny") is None
+    assert not load_target(str(tmp_path), 7).trained_head
+
+
+def test_classes_have_the_names_of_the_configuration(tmp_path: Path) -> None:
+    saved(tmp_path, num_labels=3)
+    edit_config(tmp_path, id2label={"0": "bad", "1": "fair", "2": "good"}, label2id={"bad": 0, "fair": 1, "good": 2})
+    assert load_target(str(tmp_path)).class_names == {"bad": 0, "fair": 1, "good": 2}
 
 
 def test_a_language_model_can_be_loaded_as_a_classifier(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from gradleak.attacks.adjustment import Text, adjust, open_places
 from gradleak.attacks.base import Attack, Finding, Victim, register
 from gradleak.attacks.cases import Case, Progress, Quest
 from gradleak.attacks.heat import Heat, Start
+from gradleak.attacks.inference import require_words
 from gradleak.attacks.judging import Judge, Scores, Search, padded, side_by_side
 from gradleak.attacks.lexemes import LexemeMoves, draw_lexemes
 from gradleak.attacks.places import read_places, shows_places
 from gradleak.attacks.puzzle import Puzzle
 from gradleak.attacks.trail import Trail
-from gradleak.exchange import Reporter
+from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, free_bytes
 from gradleak.search import Annealed, Schedule, anneal
 from gradleak.targets import Target
@@ -87,6 +88,11 @@ class Edr(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.schedule(1)
+
+    def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
+        """Raise a GradleakError if the attack cannot work on this update."""
+        super().check(target, update, knowledge)
+        require_words(self.name, target, update.tensors)
 
     def schedule(self, sequences: int) -> Schedule:
         """Return how a batch of that size is annealed; a size that was not published as the next larger one."""

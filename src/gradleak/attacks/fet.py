@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gradleak.attacks.base import Attack, Finding, Victim, register
 from gradleak.attacks.columns import read_grid
+from gradleak.attacks.inference import require_words
 from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
-from gradleak.exchange import Reporter
+from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.matching import DISTANCES, Matcher, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.search import (
@@ -136,6 +137,11 @@ class Fet(Attack):
             )
         if self.positions and not self.rounds:
             raise GradleakError("positions narrows the search by learning: it needs rounds=1 or more")
+
+    def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
+        """Raise a GradleakError if the attack cannot work on this update."""
+        super().check(target, update, knowledge)
+        require_words(self.name, target, update.tensors)
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for one victim's text after the other's: each has a vocabulary of its own."""

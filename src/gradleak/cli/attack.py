@@ -49,6 +49,7 @@ def attack(
     chosen: AttackChoice,
     know: o.Know = None,
     lengths: o.Lengths = None,
+    kind: o.UpdateKind = None,
     model: ModelChoice,
     client: ClientChoice,
     seed: o.Seed = 0,
@@ -60,12 +61,12 @@ def attack(
     Give private text, and a client is simulated here whose update is attacked and whose text is known to score
     against; or give --update with a file that was captured elsewhere.
     """
-    _check_source(text, client, update, know, lengths)
+    _check_source(text, client, update, know, lengths, kind)
     read = (text.dataset, update, model.model, *parse_settings(chosen.settings).values())
     check_outputs([("--json", json_file)], read)
     built = chosen.build()
     if update is not None:
-        plan = plan_captured(update, model, text.labels, lengths, text.batch_size)
+        plan = plan_captured(update, model, text.labels, lengths, text.batch_size, kind, client.fedavg)
     else:
         facts = parse_know(know, built.assumes)
         sender, private = client.read(), text.read()
@@ -78,7 +79,12 @@ def attack(
 
 
 def _check_source(
-    text: TextChoice, client: ClientChoice, update: Path | None, know: str | None, lengths: str | None
+    text: TextChoice,
+    client: ClientChoice,
+    update: Path | None,
+    know: str | None,
+    lengths: str | None,
+    kind: str | None,
 ) -> None:
     """Refuse none or several of text, dataset and update, and options that do not go with the one given."""
     given = [word for word, value in (("TEXT", text.texts), ("--dataset", text.dataset), ("--update", update)) if value]
@@ -88,6 +94,8 @@ def _check_source(
         raise GradleakError(f"{' and '.join(given)} exclude each other: give one of them")
     if update is None and lengths is not None:
         raise GradleakError("--lengths is for --update; otherwise the texts say how long they are (see --know)")
+    if update is None and kind is not None:
+        raise GradleakError("--kind is for --update; a client that is simulated here sends a difference with --fedavg")
     simulated = {
         "--take": text.take,
         "--text-column": text.text_column,
@@ -95,7 +103,6 @@ def _check_source(
         "--know": know,
         "--dropout": client.dropout,
         "--embeddings": client.embeddings,
-        "--fedavg": client.fedavg,
         "--defense": client.defense,
     }
     pointless = next((option for option, value in simulated.items() if value), None)

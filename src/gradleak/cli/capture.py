@@ -44,6 +44,7 @@ def capture(
     sender, private = client.read(), text.read()
     target = model.load(0, num_labels=private.num_labels)
     _check_seed(seed, target.seed)
+    private = private.of(target)
     update = next(sender.scenario(private, None, (), seed).cases(target)).update
     update.check(target)  # too high a learning rate makes NaN, which no attack takes
     update.save(output)
@@ -53,6 +54,7 @@ def capture(
             ("wrote", f"{output}, {size / 2**20:.1f} MiB"),
             ("holds", f"{sizes(update)} of {target.name}, no text"),
             ("client", f"{sender}, {plural(len(private.texts), 'sentence')}"),
+            *([("labels", private.label_words)] if target.task == "classification" else []),
             ("defenses", ", ".join(map(str, sender.defenses)) or "none"),
             ("attack it", f"gradleak attack --update {output}"),
         ]

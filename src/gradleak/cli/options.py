@@ -33,8 +33,9 @@ BatchSize = Annotated[
 Labels = Annotated[
     str | None,
     typer.Option(
-        metavar="0,1,…",
-        help="Classes of the sentences; else the dataset's, or drawn from the seed.",
+        metavar="0,1,…|a=0,b=1,…",
+        help="Classes of the sentences, or of the dataset's labels; else by the names of the model's classes, "
+        "by the order of the labels, or drawn from the seed where there are none.",
         show_default=False,
         rich_help_panel=TEXT,
     ),
@@ -60,7 +61,18 @@ Model = Annotated[
 NumLabels = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="Classes of the classifier; else the dataset's or the model's own.", rich_help_panel=MODEL
+        metavar="N",
+        help="Classes of a new classifier; else as many as the dataset has labels.",
+        show_default=False,
+        rich_help_panel=MODEL,
+    ),
+]
+NewHead = Annotated[
+    bool,
+    typer.Option(
+        "--new-head",
+        help="Put a new classifier in place of the model's own; else a trained one stays as it is.",
+        rich_help_panel=MODEL,
     ),
 ]
 Task = Annotated[
@@ -116,7 +128,8 @@ FedAvgText = Annotated[
     typer.Option(
         "--fedavg",
         metavar="steps=4,lr=5e-5",
-        help="Train locally first and send the difference of the weights (batch=… for local batches).",
+        help="Train locally first and send the difference of the weights (batch=… for local batches); "
+        "with --update: how a captured difference was made.",
         show_default=False,
         rich_help_panel=CLIENT,
     ),
@@ -209,6 +222,17 @@ Lengths = Annotated[
     typer.Option(
         metavar="8,9",
         help="With --update: tokens of each sentence, special ones included, if known.",
+        show_default=False,
+        rich_help_panel=ATTACK,
+    ),
+]
+
+UpdateKind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="gradient|difference",
+        help="With --update: what a file of other software holds, if that is not seen right.",
         show_default=False,
         rich_help_panel=ATTACK,
     ),

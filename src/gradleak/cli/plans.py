@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradleak.cli.parsing import parse_whole_numbers
+from gradleak.cli.parsing import parse_fedavg, parse_whole_numbers
 from gradleak.cli.scenario import DefendedClient, ModelChoice, PrivateText
 from gradleak.cli.words import plural, sizes
-from gradleak.errors import GradleakError
+from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
     from gradleak.attacks import Attack
@@ -60,6 +60,7 @@ def plan_simulation(
     target: Target, text: PrivateText, client: DefendedClient, batch_size: int, facts: Sequence[str], seed: int
 ) -> Plan:
     """Plan attacks on the updates of a client that is simulated here."""
+    text = text.of(target)
     threat = client.scenario(text, batch_size, facts, seed)
     jobs = (Job(case.update, case.knowledge, case.texts) for case in threat.cases(target))
     first = next(jobs)
@@ -70,6 +71,7 @@ def plan_simulation(
         ("sends", sizes(first.update)),
         ("defenses", ", ".join(defenses) or "none"),
         ("text", f"{plural(len(text.texts), 'sentence')} in {plural(count, 'batch')}, {text.source or 'as given'}"),
+        *_label_line(target, text),
     )
     scenario = {
         "client": client.as_dict(),
@@ -77,44 +79,76 @@ def plan_simulation(
         "knowledge": list(first.knowledge.told),
         "batch_size": batch_size,
         "dataset": text.source,
+        "labels": text.label_record if target.task == "classification" else None,
         "update": None,
+        "update_kind": None,
     }
     return Plan(target, first, jobs, count, first.knowledge.told, overview, scenario)
 
 
+def _label_line(target: Target, text: PrivateText) -> tuple[tuple[str, str], ...]:
+    return (("labels", text.label_words),) if target.task == "classification" else ()
+
+
 def plan_captured(
-    path: Path, model: ModelChoice, labels: str | None, lengths: str | None, batch_size: int | None
+    path: Path,
+    model: ModelChoice,
+    labels: str | None,
+    lengths: str | None,
+    batch_size: int | None,
+    kind: str | None = None,
+    fedavg: str | None = None,
 ) -> Plan:
     """Plan an attack on an update from a file; the attacker knows only what the options say."""
-    from gradleak.exchange import Knowledge, Update
+    from gradleak.exchange import Knowledge, Update, settle_kind
 
     knowledge = Knowledge(
         labels=parse_whole_numbers(labels, "--labels"),
         lengths=parse_whole_numbers(lengths, "--lengths"),
         batch_size=batch_size,
     )
+    said = _said_of_kind(kind, fedavg)
     update = Update.load(path)
     if not update.tensors:
         raise GradleakError(f"{path} holds no tensors")
     target = model.load(0, origin=update.origin)
-    kind = f"FedAvg ({update.steps} steps, lr {update.learning_rate:g})" if update.kind == "difference" else "FedSGD"
-    overview = (("update", f"{path}, {kind}"), ("holds", sizes(update)))
+    update, why = settle_kind(update, target, path, **said)
+    words = f"FedAvg ({update.steps} steps, lr {update.learning_rate:g})" if update.kind == "difference" else "FedSGD"
+    overview = (("update", f"{path}, {words}"), ("kind", f"{update.kind}: {why}"), ("holds", sizes(update)))
     scenario = {
         "client": None,
         "defenses": None,
         "knowledge": list(knowledge.told),
         "batch_size": batch_size,
         "dataset": None,
+        "labels": None,
         "update": str(path),
+        "update_kind": {"kind": update.kind, "steps": update.steps, "lr": update.learning_rate, "why": why},
     }
     return Plan(target, Job(update, knowledge, None), iter(()), 1, knowledge.told, overview, scenario)
+
+
+def _said_of_kind(kind: str | None, fedavg: str | None) -> dict[str, Any]:
+    """Return what `--kind` and `--fedavg` say of a captured update, as `settle_kind` takes it."""
+    kinds = ("gradient", "difference")
+    if kind is not None and kind not in kinds:
+        raise unknown_name("kind of update", kind, kinds)
+    trained = parse_fedavg(fedavg)
+    if trained is not None and trained.batch is not None:
+        raise GradleakError("batch of --fedavg is for a client simulated here; with --update give steps and lr alone")
+    return {
+        "kind": kind,
+        "steps": None if trained is None else trained.steps,
+        "learning_rate": None if trained is None else trained.lr,
+    }
 
 
 def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tuple[str, str]]:
     """Return the threat model, the model and the attack, line by line."""
     target = plan.target
     count = sum(parameter.numel() for parameter in target.parameters.values())
-    task = f"{target.num_labels} classes" if target.task == "classification" else "language model"
+    head = "" if target.trained_head else " (new head)"
+    task = f"{target.num_labels} classes{head}" if target.task == "classification" else "language model"
     return [
         ("model", f"{target.name}: {target.family.name}, {count:,} parameters, {task}, hash {target.fingerprint[:12]}"),
         *plan.overview,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from gradleak.cli import options as o
@@ -11,6 +11,7 @@ from gradleak.cli.parsing import parse_device, parse_fedavg, parse_whole_numbers
 from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
+    from gradleak.data import Dataset, LabelMapping
     from gradleak.defenses import Defense
     from gradleak.exchange import Origin
     from gradleak.studies.scenario import ClientSettings, Scenario
@@ -21,12 +22,48 @@ DEFAULT_MODEL = "tiny"
 
 @dataclass(frozen=True)
 class PrivateText:
-    """Sentences, and what is known of their classes."""
+    """Sentences, and what is known of their classes.
+
+    Attributes:
+        texts: the sentences.
+        labels: their classes as given; None if a dataset's labels say them, or if they are drawn.
+        num_labels: how many classes a new classifier needs for them.
+        source: the dataset and which part of it.
+        dataset: the labelled part of a dataset, whose labels are to be mapped to the target's classes.
+        given: the class of each label, where the user says it.
+        mapping: the class of each label, once the target is known.
+    """
 
     texts: tuple[str, ...]
     labels: tuple[int, ...] | None = None
     num_labels: int | None = None
-    source: str | None = None  # the dataset and which part of it
+    source: str | None = None
+    dataset: Dataset | None = None
+    given: Mapping[str, int] | None = None
+    mapping: LabelMapping | None = None
+
+    def of(self, target: Target) -> PrivateText:
+        """Return the same with the classes of the target in place of the dataset's labels."""
+        from gradleak.studies.scenario import labels_for
+
+        mapping = None if self.dataset is None else labels_for(target, self.dataset, self.given)
+        if mapping is None or self.dataset is None:
+            return self
+        return replace(self, labels=mapping(self.dataset), mapping=mapping)
+
+    @property
+    def label_words(self) -> str:
+        """Where the classes come from, in words."""
+        if self.mapping is not None:
+            return str(self.mapping)
+        return "drawn from the seed: the text has no labels" if self.labels is None else "as given"
+
+    @property
+    def label_record(self) -> dict[str, Any]:
+        """The same for JSON."""
+        if self.mapping is not None:
+            return {"from": "dataset", "by": self.mapping.by, "classes": dict(self.mapping.classes)}
+        return {"from": "seed" if self.labels is None else "option", "by": None, "classes": None}
 
 
 @dataclass(frozen=True)
@@ -43,19 +80,25 @@ class TextChoice:
 
     def read(self) -> PrivateText:
         """Return the sentences: the arguments, or those of the dataset."""
-        labels = parse_whole_numbers(self.labels, "--labels")
+        from gradleak.data import classes_needed, load_dataset, parse_mapping, parse_take
+
+        given = parse_mapping(self.labels) if self.labels and "=" in self.labels else None
+        labels = None if given else parse_whole_numbers(self.labels, "--labels")
         if self.dataset is None:
+            if given:
+                raise GradleakError("--labels a=0,… maps labels of --dataset; for sentences give their classes: 0,1,…")
             for option in ("take", "text_column", "label_column"):
                 if getattr(self, option) is not None:
                     raise GradleakError(f"--{option.replace('_', '-')} is for --dataset")
             return PrivateText(_valid(self.texts or ()), labels)
-        from gradleak.data import load_dataset, parse_take
-
         selection = None if self.take is None else parse_take(self.take)
         dataset = load_dataset(self.dataset, text_column=self.text_column, label_column=self.label_column)
         chosen = dataset if selection is None else dataset.take(selection)
         source = self.dataset if self.take is None else f"{self.dataset} {self.take}"
-        return PrivateText(chosen.texts, labels or chosen.labels, dataset.num_labels, source)
+        if given and dataset.labels is None:
+            raise GradleakError(f"{self.dataset} has no labels to map with --labels {self.labels}")
+        count = classes_needed(dataset, given)
+        return PrivateText(chosen.texts, labels, count, source, None if labels else chosen, given)
 
 
 @dataclass(frozen=True)
@@ -64,6 +107,7 @@ class ModelChoice:
 
     model: o.Model = None
     num_labels: o.NumLabels = None
+    new_head: o.NewHead = False
     task: o.Task = None
     random_weights: o.RandomWeights = False
     allow_pickle: o.AllowPickle = False
@@ -77,11 +121,12 @@ class ModelChoice:
         Args:
             seed: seed of weights that the checkpoint does not have, unless --model-seed gives it. Every file that names
                 the target holds it: never a client's own.
-            num_labels: how many classes the private text has.
+            num_labels: how many classes the private text has, for a model without a trained head.
             origin: the model of a captured update, which says all that the options leave open. Without
                 --model-seed the head's seed is its own, too: `--seed` is then the attack's.
         """
         from gradleak.studies.scenario import TargetSpec
+        from gradleak.targets import trained_classes
 
         device = parse_device(self.device)
         if origin is not None:
@@ -93,12 +138,21 @@ class ModelChoice:
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
         told = max(2, num_labels) if num_labels else None
-        classes = told if self.num_labels is None else self.num_labels
+        own = None
+        if told and task == "classification" and not self.random_weights:
+            own = trained_classes(model, trust_remote_code=self.trust_remote_code)
+        new_head = self.new_head
+        if origin is not None and origin.trained_head is not None:  # the file knows which head its client had
+            new_head = new_head or not origin.trained_head
+        elif origin is not None:
+            new_head = new_head or own not in (None, told)
+        classes = told if new_head or own is None else None
         spec = TargetSpec(
             model,
-            classes,
+            classes if self.num_labels is None else self.num_labels,
             task,  # type: ignore[arg-type]  # load_target refuses other names
             self.random_weights,
+            new_head or None,
         )
         return spec.load(seed, device, allow_pickle=self.allow_pickle, trust_remote_code=self.trust_remote_code)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradleak.errors import GradleakError
 
@@ -23,6 +23,7 @@ class Dataset:
         label_names: The name of each class, or None if the texts have no labels.
         source: Who made the set, or the file it was read from.
         whole: For a shipped sample the name of the set it was drawn from.
+        used: The classes that occur, in order; a part of a dataset has those of the whole.
     """
 
     name: str
@@ -31,8 +32,11 @@ class Dataset:
     label_names: tuple[str, ...] | None
     source: str
     whole: str | None = None
+    used: tuple[int, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        if not self.used and self.labels is not None:
+            object.__setattr__(self, "used", tuple(sorted(set(self.labels))))
         if self.labels is not None and len(self.labels) != len(self.texts):
             raise GradleakError(f"{self.name} has {len(self.texts)} texts but {len(self.labels)} labels")
 

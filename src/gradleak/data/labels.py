@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], t
     """Return a class number per label, and the names of the classes.
 
     Integers stay themselves, and the classes run from 0 to the largest. Other labels are numbered in
-    sorted order; so are integers below zero, which cannot be class numbers.
+    sorted order, numbers by size; so are integers below zero, which cannot be class numbers.
 
     Args:
         labels: The labels as text.
@@ -26,7 +27,7 @@ def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], t
         GradleakError: If an integer is too large to be a class number.
     """
     if not all(_INTEGER.fullmatch(label) for label in labels):
-        return _in_order(labels, sorted(set(labels)))
+        return _in_order(labels, _sorted(set(labels)))
     numbers = [int(label) for label in labels]
     if min(numbers) < 0:
         return _in_order([str(n) for n in numbers], [str(n) for n in sorted(set(numbers))])
@@ -45,6 +46,17 @@ def label_as_text(value: object) -> str | None:
     if isinstance(value, str | int | float):
         return str(value).strip() or None
     return None
+
+
+def _sorted(labels: set[str]) -> list[str]:
+    """Return labels by size if all of them are numbers, else by their letters."""
+    try:
+        sizes = {label: float(label) for label in labels}
+    except ValueError:
+        return sorted(labels)
+    if not all(map(math.isfinite, sizes.values())):  # "nan" and "inf" are names
+        return sorted(labels)
+    return sorted(labels, key=lambda label: (sizes[label], label))
 
 
 def _in_order(labels: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -4,6 +4,7 @@ A client gives an `Update`; the experimenter decides which `Knowledge` goes with
 `Reconstruction`. None of them leads back to the private batch.
 """
 
+from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
 from gradleak.exchange.reconstruction import Glimpse, Reconstruction
@@ -11,6 +12,7 @@ from gradleak.exchange.update import Origin, Update
 
 __all__ = [
     "FACTS",
+    "Appearance",
     "Deadline",
     "Glimpse",
     "Knowledge",
@@ -20,5 +22,8 @@ __all__ = [
     "Reconstruction",
     "Reporter",
     "Update",
+    "appearance",
     "fact_field",
+    "settle_kind",
+    "stated_kind",
 ]

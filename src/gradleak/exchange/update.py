@@ -28,11 +28,12 @@ class Origin:
     num_labels: int
     seed: int
     fingerprint: str
+    trained_head: bool | None = None  # whether its classifier is the checkpoint's own; None if the file is older
 
     @classmethod
     def of(cls, target: Target) -> Origin:
         """Describe a target."""
-        return cls(target.name, target.task, target.num_labels, target.seed, target.fingerprint)
+        return cls(target.name, target.task, target.num_labels, target.seed, target.fingerprint, target.trained_head)
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, A
                 num_labels=int(metadata["target.num_labels"]),
                 seed=int(metadata["target.seed"]),
                 fingerprint=metadata["target.fingerprint"],
+                trained_head={"True": True, "False": False}.get(metadata.get("target.trained_head", "")),
             )
     except (KeyError, ValueError) as error:
         raise GradleakError(f"{path} has metadata that make no sense: {error}") from None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from gradleak.data import Dataset, LabelMapping, classes_needed, map_labels
 from gradleak.defenses import Defense, defend, defend_examples, defense_stream, examples_needed
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
@@ -22,6 +23,7 @@ class TargetSpec:
     num_labels: int | None = None
     task: Task = "classification"
     random_weights: bool = False
+    new_head: bool | None = None
 
     def load(
         self, seed: int = 0, device: str = "auto", *, allow_pickle: bool = False, trust_remote_code: bool = False
@@ -34,9 +36,26 @@ class TargetSpec:
             task=self.task,
             device=device,
             random_weights=self.random_weights,
+            new_head=bool(self.new_head),
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
         )
+
+
+def labels_for(target: Target, dataset: Dataset, given: Mapping[str, int] | None = None) -> LabelMapping | None:
+    """Return which class of a target each label of a dataset stands for; None if there are no classes or no labels.
+
+    Args:
+        target: the model.
+        dataset: the data, whole or a part of it.
+        given: class by label, where the user says it.
+    """
+    if target.task != "classification":
+        return None
+    more = f"--num-labels {classes_needed(dataset)}"
+    head = "--new-head for a new classifier" if target.trained_head else more
+    remedy = f"give {head}, or --labels a=0,b=1,… (in a study: new_head, num_labels, labels)"
+    return map_labels(dataset, target.num_labels, target.class_names, given, remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +136,8 @@ class Scenario:
             raise GradleakError(f"there are {len(self.texts)} texts and {len(self.labels)} labels")
         largest = max(self.labels)
         if largest >= target.num_labels:
-            raise GradleakError(
-                f"label {largest} is not one of {target.num_labels}; give --num-labels {largest + 1} or more"
-            )
+            more = "" if target.trained_head else f"; give --num-labels {largest + 1} or more"
+            raise GradleakError(f"label {largest} is not one of {target.num_labels}{more or ' (they count from 0)'}")
         return self.labels
 
     def _knowledge(self, target: Target, labels: tuple[int, ...] | None, lengths: tuple[int, ...]) -> Knowledge:

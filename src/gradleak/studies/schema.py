@@ -30,6 +30,7 @@ class DataSpec:
     take: str | None = None
     text_column: str | None = None
     label_column: str | None = None
+    labels: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,18 @@ def dataset(value: object, place: Place) -> DataSpec:
     return DataSpec(**read_table({"name": value} if isinstance(value, str) else value, DATASET, place))
 
 
+def labels(value: object, place: Place) -> dict[str, int]:
+    """Read which class each label of a dataset stands for."""
+    if not isinstance(value, Mapping) or not value:
+        raise place.error(f"takes a table of labels and their classes such as {{ bad = 0, good = 1 }}, not {value!r}")
+    return {str(label): whole(0)(number, place.inside(str(label))) for label, number in value.items()}
+
+
+def new_head(value: object, place: Place) -> bool | None:
+    """Read whether a new head is wanted; not wanting one says nothing, so that a cell keeps its id."""
+    return flag(value, place) or None
+
+
 def take(value: object, place: Place) -> str:
     """Read which examples to take."""
     place.check(parse_take, text(value, place))
@@ -216,12 +229,14 @@ TARGET = {
     "num_labels": Key(whole(2), None),
     "task": one_of("task", get_args(Task)),
     "random_weights": Key(flag, False),
+    "new_head": Key(new_head, None),
 }
 DATASET = {
     "name": Key(text),
     "take": Key(take, None),
     "text_column": Key(text, None),
     "label_column": Key(text, None),
+    "labels": Key(labels, None),
 }
 FEDAVG = {"steps": Key(whole(1)), "lr": Key(positive), "batch": Key(whole(1), None)}
 CLIENT = {

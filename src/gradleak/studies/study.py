@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from itertools import product
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradleak.attacks import find_attack
-from gradleak.data import Dataset, load_dataset, parse_take
+from gradleak.data import Dataset, classes_needed, load_dataset, parse_take
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FACTS
 from gradleak.plugins import load_plugins
@@ -21,6 +22,7 @@ from gradleak.studies.cells import AttackCell, Cell, UtilityCell
 from gradleak.studies.reading import Key, Place, read_table, text
 from gradleak.studies.scenario import TargetSpec
 from gradleak.studies.schema import PAPER, AttackSpec, DataSpec, Grid, UtilityGrid
+from gradleak.targets import trained_classes
 
 READY = "ready"
 AnyGrid = TypeVar("AnyGrid", Grid, UtilityGrid)
@@ -31,6 +33,7 @@ class Library:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str | None, str | None], Dataset] = {}
+        self._heads: dict[str, int | None] = {}
 
     def whole(self, spec: DataSpec) -> Dataset:
         """Return the whole dataset."""
@@ -38,6 +41,15 @@ class Library:
         if key not in self._read:
             self._read[key] = load_dataset(spec.name, text_column=spec.text_column, label_column=spec.label_column)
         return self._read[key]
+
+    def trained_classes(self, target: TargetSpec) -> int | None:
+        """Return the number of classes of a model's trained head; None if it has none that is used."""
+        if target.random_weights or target.new_head:
+            return None
+        if target.name not in self._heads:
+            with suppress(GradleakError):  # what cannot be read is told when its cells run
+                self._heads[target.name] = trained_classes(target.name)
+        return self._heads.setdefault(target.name, None)
 
     def get(self, spec: DataSpec) -> Dataset:
         """Return the examples that are taken."""
@@ -180,7 +192,9 @@ STUDY = {
 def _with_targets(grid: AnyGrid, chosen: Sequence[TargetSpec]) -> AnyGrid:
     """Return the grid with other models, which do what its own first one does."""
     first = grid.target[0]
-    others = tuple(replace(spec, task=first.task, num_labels=first.num_labels) for spec in chosen)
+    others = tuple(
+        replace(spec, task=first.task, num_labels=first.num_labels, new_head=first.new_head) for spec in chosen
+    )
     return replace(grid, target=others) if others else grid
 
 
@@ -233,8 +247,8 @@ def _facts(knowledge: str | tuple[str, ...], attack: AttackSpec) -> tuple[str, .
 
 
 def _with_classes(target: TargetSpec, dataset: DataSpec, library: Library) -> TargetSpec:
-    """Return the model with as many classes as the dataset has, unless the study says how many."""
-    classes = library.whole(dataset).num_labels
+    """Return the model with its own number of classes or the dataset's, unless the study says how many."""
+    classes = classes_needed(library.whole(dataset), dataset.labels)
     if target.num_labels or classes is None or target.task != "classification":
         return target
-    return replace(target, num_labels=max(2, classes))
+    return replace(target, num_labels=library.trained_classes(target) or max(2, classes))

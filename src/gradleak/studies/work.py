@@ -25,7 +25,7 @@ from gradleak.metrics import BatchScores
 from gradleak.plugins import load_plugins
 from gradleak.studies.cells import AttackCell, Cell, UtilityCell
 from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
-from gradleak.studies.scenario import Case, Scenario, TargetSpec
+from gradleak.studies.scenario import Case, Scenario, TargetSpec, labels_for
 from gradleak.studies.study import Library
 from gradleak.targets import Target
 from gradleak.version import __version__
@@ -117,9 +117,10 @@ def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, An
     cell = job.cell
     assert isinstance(cell, AttackCell)
     attack = find_attack(cell.attack.name).with_settings(cell.attack.preset, cell.attack.texts)
+    mapping = labels_for(target, job.data, cell.dataset.labels)
     scenario = Scenario(
         texts=job.data.texts,
-        labels=job.data.labels,
+        labels=mapping(job.data) if mapping else None,
         batch_size=cell.batch_size,
         client=cell.client,
         defenses=tuple(map(parse_defense, cell.defenses)),
@@ -178,8 +179,7 @@ def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | N
     assert job.test is not None
     found = measure_utility(
         target,
-        job.data,
-        job.test,
+        *_in_classes(target, cell, job.data, job.test),
         defenses=tuple(map(parse_defense, cell.defenses)),
         epochs=cell.epochs,
         batch_size=cell.batch_size,
@@ -188,6 +188,17 @@ def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | N
         listener=listener,
     )
     return UtilityRecord(**{field.name: _finite(getattr(found, field.name)) for field in fields(UtilityRecord)})
+
+
+def _in_classes(target: Target, cell: UtilityCell, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
+    """Return both sets with the target's classes in place of their labels, the same class for the same label."""
+    trained = labels_for(target, train, cell.train.labels)
+    alike = trained is not None and cell.test.labels is None and trained.covers(test)
+    tested = trained if alike else labels_for(target, test, cell.test.labels)
+    return (
+        replace(train, labels=trained(train)) if trained else train,
+        replace(test, labels=tested(test)) if tested else test,
+    )
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401

@@ -6,7 +6,7 @@ through its `Family`, so that no other room knows a layer by name. `layout.py` s
 """
 
 from gradleak.targets.layout import FAMILIES, Family, Layer, Projection, Task, family_of, register
-from gradleak.targets.loading import load_target, resolve_device
+from gradleak.targets.loading import load_target, resolve_device, trained_classes
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target, Tokens, cross_entropy
 
@@ -24,4 +24,5 @@ __all__ = [
     "load_target",
     "register",
     "resolve_device",
+    "trained_classes",
 ]

@@ -27,7 +27,7 @@ from gradleak.targets.reading import Trust, explained, quiet, read_config, read_
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
 
-__all__ = ["families", "load_target", "resolve_device"]  # families: imported to be registered
+__all__ = ["families", "load_target", "resolve_device", "trained_classes"]  # families: imported to be registered
 
 MODEL_CLASSES: dict[Task, Any] = {
     "classification": AutoModelForSequenceClassification,
@@ -44,6 +44,7 @@ def load_target(
     task: Task = "classification",
     device: str | torch.device = "cpu",
     random_weights: bool = False,
+    new_head: bool = False,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
 ) -> Target:
@@ -51,11 +52,13 @@ def load_target(
 
     Args:
         name: a name that `gradleak list models` shows, a directory, or a hub id (`organisation/model`).
-        num_labels: classes of the classifier; by default the checkpoint's own, or 2.
+        num_labels: classes of the classifier; by default the checkpoint's own, or 2. A classifier that the checkpoint
+            has keeps its number unless `new_head` is set.
         seed: seed of every weight that the checkpoint does not have; the same name and seed give the same weights.
         task: `classification` or `causal-lm`.
         device: `cpu`, `cuda`, or `auto`.
         random_weights: build the architecture with weights from the seed and read no checkpoint.
+        new_head: draw the classifier from the seed even if the checkpoint has one.
         allow_pickle: also read checkpoints that are not safetensors. A pickle can run code: only for files you trust.
         trust_remote_code: run the code that comes with the model.
 
@@ -69,16 +72,32 @@ def load_target(
     if seed < 0:
         raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
     trust = Trust(allow_pickle, trust_remote_code)
+    trained = False
     with torch.random.fork_rng(devices=[]):  # building a model draws weights; the caller's random state stays
         if name == "tiny":
             model, tokenizer = _embedded(num_labels, seed, task, random_weights)
         elif random_weights or (name in MODELS and not MODELS[name].has_checkpoint):
             model, tokenizer = _random(name, num_labels, seed, task, trust)
         else:
-            model, tokenizer = _checkpoint(name, num_labels, seed, task, trust)
+            model, tokenizer, trained = _checkpoint(name, num_labels, seed, task, new_head, trust)
     family = family_of(model.config.model_type)
-    target = Target(model, tokenizer, family, name=name, task=task, seed=seed)
+    target = Target(model, tokenizer, family, name=name, task=task, seed=seed, trained_head=trained)
     return target.to(resolve_device(device))
+
+
+def trained_classes(name: str, *, trust_remote_code: bool = False) -> int | None:
+    """Return the number of classes of a checkpoint's own classifier, as its configuration has it; None without one.
+
+    Raises:
+        GradleakError: if there is no such model, or its configuration cannot be read.
+    """
+    if name in MODELS:  # none of them has a classifier
+        return None
+    source = _source(name)
+    trust = Trust(remote_code=trust_remote_code)
+    with explained(f"model '{name}'", trust):
+        config = read_config(source, trust)
+    return _own_labels(config, "classification") if _has_head(config, "classification") else None
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -125,7 +144,10 @@ def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Tru
     return model, tokenizer
 
 
-def _checkpoint(name: str, num_labels: int | None, seed: int, task: Task, trust: Trust) -> tuple[PreTrainedModel, Any]:
+def _checkpoint(
+    name: str, num_labels: int | None, seed: int, task: Task, new_head: bool, trust: Trust
+) -> tuple[PreTrainedModel, Any, bool]:
+    """Return model and tokenizer, and whether the classifier is the checkpoint's own."""
     source = _source(name)
     with explained(f"model '{name}'", trust):
         config = read_config(source, trust)
@@ -142,7 +164,12 @@ def _checkpoint(name: str, num_labels: int | None, seed: int, task: Task, trust:
             output_loading_info=True,
         )
         tokenizer = read_tokenizer(source, trust)
+    head = {f"{family_of(config.model_type).classifier(model, task)}.{part}" for part in ("weight", "bias")}
+    if not new_head:
+        _refuse_resizing(name, config.num_labels, [k for k in info["mismatched_keys"] if k[0] in head], num_labels)
     fresh = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
+    if new_head and task == "classification":
+        fresh |= head
     body = f"{model.base_model_prefix}."
     lost = sorted(key for key in fresh if key.startswith(body) and ".pooler." not in key)
     if lost:
@@ -150,14 +177,32 @@ def _checkpoint(name: str, num_labels: int | None, seed: int, task: Task, trust:
     initialise(model, fresh, seed=seed, scale=config.initializer_range)
     if not set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids):
         raise GradleakError(f"'{name}' has no tokenizer: its vocabulary is empty")
-    return model, tokenizer
+    return model, tokenizer, task == "classification" and not fresh & head
+
+
+def _refuse_resizing(name: str, wanted: int, resized: list[Any], asked: int | None) -> None:
+    """Raise a GradleakError if the checkpoint's classifier has another number of classes than is wanted."""
+    if not resized:
+        return
+    own = int(resized[0][1][0])
+    keep = "" if own < 2 else "leave out --num-labels to keep it, or " if asked else f"give --num-labels {own} or "
+    raise GradleakError(
+        f"'{name}' has a trained head of {own} classes, not {wanted}: {keep}"
+        "give --new-head (new_head=True) for a new one"
+    )
+
+
+def _has_head(config: Any, task: Task) -> bool:  # noqa: ANN401
+    return any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
 
 
 def _own_labels(config: Any, task: Task) -> int:  # noqa: ANN401
     """Return the number of labels of a checkpoint's own head; 2 if it has none."""
-    has_head = any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
+    has_head = _has_head(config, task)
     if has_head and task == "classification" and config.num_labels < 2:
-        raise GradleakError(f"a classifier needs at least 2 labels, not {config.num_labels}; give num_labels")
+        raise GradleakError(
+            f"a classifier needs at least 2 labels, not {config.num_labels}; give --num-labels with --new-head"
+        )
     return int(config.num_labels) if has_head else 2
 
 

@@ -42,6 +42,7 @@ class Target:
         name: what the user called it.
         task: what the model does.
         seed: seed of weights that are not from a checkpoint (the head, usually).
+        trained_head: whether the classifier's weights are from a checkpoint.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Target:
         name: str = "custom",
         task: Task = "classification",
         seed: int = 0,
+        trained_head: bool = False,
     ) -> None:
         family.check_task(task)
         self.model = model.eval().requires_grad_(False)
@@ -61,6 +63,7 @@ class Target:
         self.name = name
         self.task: Task = task
         self.seed = seed
+        self.trained_head = trained_head
         self._loss = _Loss(self)
         self._fingerprint: tuple[Any, str] | None = None
         self._directions: tuple[Any, Tensor] | None = None
@@ -92,6 +95,15 @@ class Target:
     def num_labels(self) -> int:
         """How many classes the classifier tells apart (a language model: the vocabulary)."""
         return int(self.config.num_labels if self.task == "classification" else self.config.vocab_size)
+
+    @property
+    def class_names(self) -> dict[str, int]:
+        """The classes by the names that the model's configuration has for them."""
+        if self.task != "classification":
+            return {}
+        numbers = dict(getattr(self.config, "label2id", None) or {})
+        names = dict(getattr(self.config, "id2label", None) or {})
+        return {str(n): int(i) for n, i in numbers.items()} | {str(n): int(i) for i, n in names.items()}
 
     @property
     def min_length(self) -> int:
