@@ -142,7 +142,7 @@ def _attack(
     """Attack what a row of that name does not hold yet; yield the row whenever it has grown."""
     head, *settings = spec.split(",")
     kind, _, preset = head.partition(":")
-    attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
+    attack = find_attack(kind).with_settings(preset or None, dict(pair.split("=", 1) for pair in settings))
     name = _row_name(arguments, spec)
     new = {"name": name, "settings": repr(attack), "made_from": _made_from(arguments), **EMPTY}
     row = next((row for row in rows if row["name"] == name), new)
