@@ -5,9 +5,10 @@
 
 The first command runs where the GPU is and writes reconstructions as JSON; the second scores them (it needs
 rouge-score) and prints ROUGE-1/2/L and exact match, with 95 % intervals of a bootstrap that draws whole batches.
-`--attack NAME[:PRESET][,KEY=VALUE…]` may be repeated; what the output file holds is not run again (batch by batch with
-`--separately`). Runs of one name in several files, each of a part of the sentences, are scored as one; in one file a
-name has one model, range and seed.
+`--attack NAME[:PRESET][,KEY=VALUE…]` may be repeated; without a preset it is `best` if the attack has that, else
+`paper`. What the output file holds is not run again (batch by batch with `--separately`). Runs of one name in several
+files, each of a part of the sentences, are scored as one; in one file a name has one model, range and seed. Where the
+data has fewer sentences than `--take` asks for, the first line says so.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gradleak.studies.scenario import ClientSettings, Scenario
 from gradleak.targets import Target, load_target
 
 BOOTSTRAP = 10_000
+SHORT = "fewer sentences than asked for:"
 Row = dict[str, Any]
 EMPTY: Row = {
     "seconds": 0,
@@ -54,6 +56,8 @@ def main() -> None:
     if arguments.gpu_share < 1:
         torch.cuda.set_per_process_memory_fraction(arguments.gpu_share)
     texts, labels, classes = _read(Path(arguments.data), arguments.take)
+    if not texts:
+        return
     target = load_target(
         arguments.model,
         num_labels=classes,
@@ -143,7 +147,7 @@ def _attack(
     """Attack what a row of that name does not hold yet; yield the row whenever it has grown."""
     head, *settings = spec.split(",")
     kind, _, preset = head.partition(":")
-    attack = find_attack(kind).with_settings(preset or "paper", dict(pair.split("=", 1) for pair in settings))
+    attack = find_attack(kind).with_settings(preset or None, dict(pair.split("=", 1) for pair in settings))
     name = _row_name(arguments, spec)
     new = {"name": name, "settings": repr(attack), "made_from": _made_from(arguments), **EMPTY}
     row = next((row for row in rows if row["name"] == name), new)
@@ -167,11 +171,17 @@ def _attack(
 
 
 def _read(path: Path, take: str) -> tuple[list[str], list[int], int]:
-    """Return the texts and labels that were asked for, and how many classes the whole file has."""
+    """Return the texts and labels that were asked for, and how many classes the whole file has.
+
+    Where the file has fewer sentences than that, it is said: a table must not claim what was never attacked.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     first, last = (int(part) for part in take.split(":"))
     labels = [int(row["label"]) for row in rows]
+    if last > len(rows):
+        taken = max(0, len(rows) - first)
+        print(f"{SHORT} {path.name} has {len(rows)} sentences, {taken} of {take} are attacked", file=sys.stderr)
     return [row["text"] for row in rows[first:last]], labels[first:last], max(2, 1 + max(labels))
 
 

@@ -56,6 +56,14 @@ def test_settings_and_seed_reach_the_attack_and_the_result(bert: Target, update:
     assert (result.token_ids, result.loss) == (again.token_ids, again.loss)
 
 
+def test_without_a_preset_the_best_is_taken(bert: Target, update: gl.Update) -> None:
+    few = {"steps": 2, "starts": 2, "permutations": 2, "moves": 2, "alpha_lm": 0.0}
+    knowledge = gl.Knowledge(labels=[1], lengths=[8])
+    best, paper = (gl.attack("lamp", bert, update, knowledge, preset=preset, **few) for preset in (None, "paper"))
+    assert (best.settings["polish"], paper.settings["polish"]) == (10, 0)
+    assert gl.attack("lamp", bert, update, knowledge, **few).settings == best.settings
+
+
 def test_a_preset_is_the_ground_that_settings_change(bert: Target, update: gl.Update) -> None:
     knowledge = gl.Knowledge(lengths=(8,))
     result = gl.attack("tag", bert, update, knowledge, preset="large", steps=2)

@@ -19,7 +19,7 @@ def attack(
     update: Update,
     knowledge: Knowledge | None = None,
     *,
-    preset: str = "paper",
+    preset: str | None = None,
     seed: int = 0,
     listener: Listener | None = None,
     **settings: Any,  # noqa: ANN401 - each attack has hyperparameters of its own
@@ -31,7 +31,8 @@ def attack(
         target: the model that the update was computed on.
         update: what the client sent.
         knowledge: what the attacker is told besides; nothing by default.
-        preset: a named set of hyperparameters; `paper` has the paper's.
+        preset: a named set of hyperparameters; `paper` does what the paper does, `best` what gradleak adds to it.
+            By default `best` if the attack has it, else `paper`.
         seed: seed of everything random in the attack.
         listener: called with a `Progress` now and then.
         **settings: hyperparameters that differ from the preset's.

@@ -91,7 +91,7 @@ def test_polishing_puts_known_words_in_order() -> None:
     target = load_target("tiny")
     text = ["my father lost all his money"]
     update, known = capture(target, text)
-    attack = Lamp(alpha_lm=0.0)
+    attack = Lamp(alpha_lm=0.0, polish=10)
     ids = target.encode(["his money lost all my father"]).ids[None, None]
     victims = [Victim(update.gradient(), known, torch.Generator())]
     guess, _ = attack._first_guess(target, victims)
@@ -108,7 +108,7 @@ def test_words_are_put_in_order_once_when_a_round_has_not_changed_them(
     target = load_target("tiny")
     update, known = capture(target, texts)
     shuffled = [" ".join(reversed(text.split())) for text in texts]
-    attack = Lamp(alpha_lm=0.0, order_early=True)
+    attack = Lamp(alpha_lm=0.0, order_early=True, polish=10)
     victims = [Victim(update.gradient(), known, torch.Generator())]
     matcher = attack._matcher(target, victims)
     guess, _ = attack._first_guess(target, victims)

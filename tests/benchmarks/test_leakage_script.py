@@ -55,6 +55,26 @@ def test_a_row_tells_what_it_was_made_from(leakage: Leakage) -> None:
     assert row["made_from"] == {"model": "tiny", "data": "cola.tsv", "take": "0:2", "seed": 3}
 
 
+def test_fewer_sentences_than_asked_for_are_said(leakage: Leakage, capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = leakage("--take", "2:6")
+    said = "fewer sentences than asked for: cola.tsv has 4 sentences, 2 of 2:6 are attacked\n"
+    assert (row["sentences"], capsys.readouterr().err) == (2, said)
+    assert leakage("--take", "2:6")[0]["sentences"] == 2
+    capsys.readouterr()
+    leakage("--take", "0:4", attack="dlg,steps=1")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_part_behind_the_last_sentence_attacks_nothing(
+    script: ModuleType, leakage: Leakage, found: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leakage()
+    before = found.read_bytes()
+    monkeypatch.setattr(script, "load_target", lambda *_, **__: pytest.fail("a model was loaded"))
+    leakage("--take", "8:16", attack="dlg,steps=1")
+    assert found.read_bytes() == before
+
+
 def test_the_same_run_is_not_made_again(leakage: Leakage) -> None:
     assert leakage() == leakage()
 

@@ -53,6 +53,32 @@ def test_json_has_the_promised_keys(run: Run, tmp_path: Path, bert: Target) -> N
     assert all(0 <= batch["scores"][name] <= 100 for name in SCORES)
 
 
+def test_without_a_preset_the_best_is_taken_and_the_overview_says_so(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    few = [f"{key}=2" for key in ("steps", "starts", "permutations", "moves")]
+    settings = [word for pair in [*few, "alpha_lm=0"] for word in ("--set", pair)]
+    lamp = runner(capsys, "--model", model, "--attack", "lamp", *settings, "--device", "cpu")
+    best, paper = (lamp("attack", TEXT, "--json", tmp_path / "r.json", *more) for more in ((), ("--preset", "paper")))
+    assert "best, the default: more than the paper's attack, which is --preset paper" in " ".join(best.out.split())
+    assert "the default" not in paper.out
+    record = read(tmp_path / "r.json")
+    assert (record["scenario"]["preset"], record["settings"]["polish"]) == ("paper", 0)
+    lamp("attack", TEXT, "--json", tmp_path / "r.json")
+    record = read(tmp_path / "r.json")
+    assert (record["scenario"]["preset"], record["settings"]["polish"]) == ("best", 10)
+
+
+def test_an_old_spelling_says_which_attack_it_is(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    fet = runner(capsys, "--model", model, "--attack", "fet", "--preset", "thorough", "--device", "cpu")
+    answer = fet("attack", TEXT, "--embeddings", "trained", "--json", tmp_path / "result.json")
+    line = "fet:thorough is gradleak's own mosaic, not FET"
+    assert line in " ".join(answer.out.split())
+    assert line in read(tmp_path / "result.json")["batches"][0]["notes"]
+
+
 def test_same_seed_gives_same_json_but_for_seconds(run: Run, tmp_path: Path) -> None:
     options = (TEXT, "a dog ran", "--dropout", "--defense", "noise:0.01", "--seed", "5")
     first, second = (record_of(run, tmp_path, *options) for _ in range(2))

@@ -120,6 +120,18 @@ def test_paper_knowledge_is_what_the_attack_assumes() -> None:
     assert nothing.knowledge == ()
 
 
+def test_a_preset_is_the_attacks_own_else_the_grids_else_the_default() -> None:
+    attacks = ["tag", "lamp", {"name": "lamp", "preset": "fast"}, "mosaic"]
+    one = {"attack": attacks, "batches_per_cell": 100}
+
+    def presets(**changes: object) -> list[str | None]:
+        return [cell.attack.preset for cell in attack_cells(grid("tiny", "cola", **one, **changes))]
+
+    assert presets() == ["paper", "best", "fast", "best"]
+    assert presets(preset="paper") == ["paper", "paper", "fast", "best"]
+    assert presets(preset="large") == ["large", "large", "fast", "best"], "an attack that has none of that name"
+
+
 def test_the_classes_are_the_datasets_unless_the_study_says_how_many() -> None:
     target = [{"name": "tiny"}, {"name": "tiny", "num_labels": 5}, {"name": "gpt2", "task": "causal-lm"}]
     cells = attack_cells(grid("", "cola", target=target, batches_per_cell=100))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gradleak.attacks import ATTACKS
+from gradleak.studies.cells import AttackCell
 from gradleak.studies.published import FIGURES, Published, find_published, published_rows, published_studies
 from gradleak.studies.show import CONDITIONS
 from gradleak.studies.study import Library, load_study, ready_studies
@@ -58,11 +59,12 @@ def rows_of(name: str) -> list[dict[str, Any]]:
             grid["dataset"], grid["batch_size"], grid["client"], grid["defense"], grid["knowledge"], grid["attack"]
         ):
             spec = {"name": attack} if isinstance(attack, str) else attack
+            usual = grid["preset"] if grid.get("preset") in ATTACKS[spec["name"]].presets else None
             fedavg = client.get("fedavg")
             rows.append(
                 {
                     "attack": spec["name"],
-                    "preset": "paper",
+                    "preset": spec.get("preset") or usual or ATTACKS[spec["name"]].default_preset(),
                     "settings": spec.get("settings", {}),
                     "target": "tiny",
                     "dataset": dataset["name"],
@@ -96,6 +98,24 @@ def test_every_published_row_is_sound_and_belongs_to_a_row_of_the_study(name: st
         key = str((row.target, row.conditions))
         assert key not in seen
         seen.add(key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_figures_stand_beside_the_papers_preset_alone(name: str) -> None:
+    beside = [row for row in rows_of(name) if find_published(name, row | {"target": None}) is not None]
+    assert beside
+    for row in beside:
+        assert row["preset"] == "paper"
+        for preset in ("best", "fast", "thorough", None):
+            assert find_published(name, row | {"target": None, "preset": preset}) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_repeats_a_papers_table_runs_the_papers_attack(name: str) -> None:
+    cells = load_study(name).cells(library=Library())
+    named = {(cell.attack.name, cell.attack.preset) for cell in cells if isinstance(cell, AttackCell)}
+    papers = {row.conditions["attack"] for row in published_rows(name)}
+    assert {(attack, "paper") for attack in papers & set(ATTACKS)} <= named
 
 
 def figures(study: str, target: str, **conditions: Any) -> Published:

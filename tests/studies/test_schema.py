@@ -60,6 +60,7 @@ WRONG_GRIDS: list[tuple[dict[str, object], str]] = [
         {"attack": {"name": "tag", "preset": "fats"}},
         "grid 1, attack: unknown preset of tag 'fats'; did you mean 'fast'?",
     ),
+    ({"preset": "papre"}, "grid 1, preset: unknown preset 'papre'; did you mean 'paper'?"),
     ({"attack": {"name": "tag", "settings": {"stpes": 3}}}, "unknown setting of tag 'stpes'; did you mean 'steps'?"),
     ({"attack": {"name": "tag", "settings": {"steps": "x"}}}, "setting steps takes a whole number, not 'x'"),
     ({"attack": {"name": "tag", "settings": 3}}, "grid 1, attack, settings: takes a table of hyperparameters, not 3"),

@@ -341,6 +341,19 @@ def test_table_says_constants_once_and_counts_failures(study: Path, capsys: pyte
     assert "\x1b" not in text
 
 
+def test_presets_that_are_another_attack_are_named_below_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = [
+        {"attack": {"name": name, "preset": preset, "settings": {}}}
+        for name, preset in (("fet", "thorough"), ("edr", "fast"), ("fet", "paper"), ("gone", "fast"))
+    ]
+    rows = [(attack_config("tag") | changes, [50.0]) for changes in old]
+    out = run(capsys, write_study(tmp_path / "mine.db", rows))
+    said = [line for line in out.splitlines() if "mosaic" in line]
+    assert said == ["fet:thorough is gradleak's own mosaic, not FET", "edr:fast is gradleak's own mosaic, not EDR"]
+
+
 def test_csv_holds_every_condition_and_score(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(run(capsys, study, format="csv"))))
     assert len(rows) == 4

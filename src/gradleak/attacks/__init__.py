@@ -1,4 +1,4 @@
-"""One file per published attack, each a short composition of the other rooms.
+"""One file per attack, published or gradleak's own, each a short composition of the other rooms.
 
 To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, and add `@register`.
 """
@@ -11,6 +11,7 @@ from gradleak.attacks.fet import Fet
 from gradleak.attacks.grab import Grab
 from gradleak.attacks.lamp import Lamp, LampL2L1
 from gradleak.attacks.lti import Lti, LtiP
+from gradleak.attacks.mosaic import Mosaic
 from gradleak.attacks.sieve import Sieve
 from gradleak.attacks.tag import Tag
 
@@ -30,6 +31,7 @@ __all__ = [
     "LampL2L1",
     "Lti",
     "LtiP",
+    "Mosaic",
     "Sieve",
     "Tag",
     "Victim",

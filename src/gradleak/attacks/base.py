@@ -62,6 +62,9 @@ class Attack(ABC):
 
     A subclass names its paper, what it needs of an update, what knowledge its paper assumes and the least values that
     its hyperparameters may have, and writes `run`.
+
+    Preset `paper` does what the paper does. What gradleak adds to it, where that changes what is found, is preset
+    `best`; an attack of gradleak's own has no `paper`.
     """
 
     name: ClassVar[str]
@@ -86,8 +89,14 @@ class Attack(ABC):
         """Attack victims whose updates show the same parameters and whose batches are of one size."""
 
     @classmethod
-    def with_settings(cls, preset: str = "paper", settings: Mapping[str, str] | None = None) -> Self:
+    def default_preset(cls) -> str:
+        """Return the preset that is taken where none is named: `best` if the attack has one, else `paper`."""
+        return "best" if "best" in cls.presets else "paper"
+
+    @classmethod
+    def with_settings(cls, preset: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
         """Build the attack from a preset and settings given as text, as the command line has them."""
+        preset = cls.default_preset() if preset is None else preset
         if preset not in cls.presets:
             raise unknown_name(f"preset of {cls.name}", preset, cls.presets)
         known = {field.name: field for field in fields(cls)}
@@ -97,6 +106,10 @@ class Attack(ABC):
                 raise unknown_name(f"setting of {cls.name}", key, known)
             chosen[key] = _parse(key, text, known[key].default)
         return cls(**chosen)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what a reader must know of these settings; it stands in the overview and among a result's notes."""
+        return ()
 
     def __call__(
         self,
@@ -202,7 +215,7 @@ class Attack(ABC):
             version=__version__,
             model_hash=target.fingerprint,
             history=finding.history,
-            notes=finding.notes,
+            notes=(*self.remarks(), *finding.notes),
             verified=finding.verified,
             complete=finding.complete,
             labels_verified=finding.labels_verified,

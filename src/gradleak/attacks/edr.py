@@ -50,7 +50,8 @@ class Edr(Attack):
     Temperature, cooling rate and iterations are those of section 5.1 unless they are set. The paper does not say how
     many starts there are, how long the tabu list is, how a misfit is moved, nor α (LAMP's is taken).
 
-    `positions` is not the paper's: it reads the order from the position embeddings' gradient, where it was sent.
+    `positions` is not the paper's, and preset `fast` therefore a part of gradleak's own Mosaic: it reads the order from
+    the position embeddings' gradient, where it was sent.
     On a GPU victims of about the same length are attacked side by side.
     """
 
@@ -111,6 +112,10 @@ class Edr(Attack):
         if self.distance == "cosine" or (self.distance == "published" and sequences == 1):
             return Cosine()
         return L2L1(alpha=self.alpha, squared=False)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Say what is not the paper's."""
+        return ("edr:fast is gradleak's own mosaic, not EDR",) if self.positions else ()
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for the texts of victims of about the same length together."""

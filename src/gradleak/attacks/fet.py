@@ -80,8 +80,10 @@ class Fet(Attack):
     What the paper leaves open, and where this differs knowingly: crossing exchanges two genes of a pair on average and
     mutating moves one; what was scored once is not scored again; "d = 0" means zero but for rounding; the nearest
     solution on the way is returned, not the last; a batch whose lengths are not told is searched with empty places
-    among its tokens. Preset `thorough` goes further than the paper: `rounds` of search by learning explore in place of
-    the genetic search; fine-tuning shifts blocks in every third iteration, and tries `pairs` of moves, those that
+    among its tokens.
+
+    Preset `thorough` is not FET, but a part of gradleak's own Mosaic: `rounds` of search by learning explore in place
+    of the genetic search; fine-tuning shifts blocks in every third iteration, and tries `pairs` of moves, those that
     should come nearest by what each does alone; and there are more `attempts` where none ended at d = 0. It also reads
     from the gradient of the `positions`' embeddings which words stand at each place (`columns.py`), so that only the
     sentence of each is left to be searched; the paper reads the length from it, and no more.
@@ -142,6 +144,14 @@ class Fet(Attack):
         """Raise a GradleakError if the attack cannot work on this update."""
         super().check(target, update, knowledge)
         require_words(self.name, target, update.tensors)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Say what is not the paper's."""
+        if self.positions:
+            return ("fet:thorough is gradleak's own mosaic, not FET",)
+        if self.rounds or self.pairs:
+            return ("rounds and pairs are gradleak's own search, as in mosaic, not FET's",)
+        return ()
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for one victim's text after the other's: each has a vocabulary of its own."""

@@ -16,7 +16,7 @@ from gradleak.attacks.choices import Choices
 from gradleak.attacks.descent import Descender, Descent, Guess, Watcher
 from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
-from gradleak.attacks.hybrid import Hybrid
+from gradleak.attacks.hybrid import ORDERED, Hybrid
 from gradleak.attacks.inference import longest_length, told_clipped
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
@@ -28,7 +28,7 @@ from gradleak.targets.dropout import dropout_sites
 # Victims of lengths up to each of these are searched together: few groups keep a GPU busy, many leave out padding.
 TOGETHER = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 
-FURTHER = {"first_masks": "mean", "stop": "settled", "alternatives": 3, "rounds": 3}
+FURTHER: dict[str, Any] = {**ORDERED, "first_masks": "mean", "stop": "settled", "alternatives": 3, "rounds": 3}
 
 
 @register
@@ -44,11 +44,12 @@ class Grab(Hybrid):
 
     It differs from the paper knowingly: what was learnt of a token's dropout goes with the token when tokens are put in
     another order; in a batch the beams run through one sequence at a time while the others stay at their best, which
-    lets the engine reuse their gradients; the nearest words of all rounds are taken, continuous or discrete; and they
-    are put in order at the end as LAMP's are here (`polish`, 0 for the published way). Presets `fast` and `thorough`
-    differ further: masks start at their mean, which is no dropout, the beams may also put the next nearest words of
-    every token (`alternatives`), and rounds end when one comes back to the words that it started from. In `fast` the
-    distance is LAMP's cosine, and masks take larger steps than embeddings (`mask_speed`).
+    lets the engine reuse their gradients; and the nearest words of all rounds are taken, continuous or discrete.
+
+    Preset `best` is not the paper's: there the words are put in order at the end as LAMP's are (`polish`). Presets
+    `fast` and `thorough` differ further: masks start at their mean, which is no dropout, the beams may also put the
+    next nearest words of every token (`alternatives`), and rounds end when one comes back to the words that it started
+    from. In `fast` the distance is LAMP's cosine, and masks take larger steps than embeddings (`mask_speed`).
     """
 
     name: ClassVar[str] = "grab"
@@ -60,6 +61,7 @@ class Grab(Hybrid):
     }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
+        "best": ORDERED,
         "large": {"linear": True, "clip": 0.5},
         "thorough": {**FURTHER, "steps": 700, "passes": 2},
         "fast": {

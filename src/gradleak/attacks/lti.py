@@ -33,7 +33,8 @@ class Lti(Attack):
 
     `inverter` is a folder that `gradleak invert train` wrote, or one that holds several such folders: then the one for
     this target, batch size and, if the attacker is told it, defense is taken. The loss is the cosine distance between
-    the gradient of what was found and the observed one; the inverter itself does not look at it.
+    the gradient of what was found and the observed one; the inverter itself does not look at it. The paper's image half
+    (section 4.1) is missing: this is text only.
     """
 
     name: ClassVar[str] = "lti"

@@ -24,7 +24,7 @@ class AttackChoice:
     """The options on the attack and its hyperparameters."""
 
     name: o.AttackName = None
-    preset: o.Preset = "paper"
+    preset: o.Preset = None
     settings: o.Settings = None
     budget: o.Budget = None
 
@@ -74,8 +74,9 @@ def attack(
         plan = plan_simulation(target, private, sender, text.batch_size or 1, facts, seed)
     built.check(plan.target, plan.first.update, plan.first.knowledge)
     screen = Screen(quiet)
-    screen.overview(full_overview(plan, built, chosen.preset, seed))
-    carry_out(plan, built, chosen.preset, seed, screen, json_file)
+    preset = chosen.preset or built.default_preset()
+    screen.overview(full_overview(plan, built, preset, seed))
+    carry_out(plan, built, preset, seed, screen, json_file)
 
 
 def _check_source(

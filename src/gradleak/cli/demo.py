@@ -23,7 +23,6 @@ SENTENCES = (
     "please call me when you get home",
 )
 ATTACK = "auto"
-PRESET = "paper"
 
 DemoTexts = Annotated[
     list[str] | None,
@@ -51,7 +50,7 @@ def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None)
     """Tell the story up to what was found."""
     from gradleak.attacks import find_attack
 
-    built = find_attack(ATTACK).with_settings(PRESET)
+    built = find_attack(ATTACK).with_settings()
     target = ModelChoice(device="cpu").load(seed)
     client = ClientChoice(dropout=True).read()
     plan = plan_simulation(target, TextChoice(texts).read(), client, len(texts), built.assumes, seed)
@@ -61,7 +60,7 @@ def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None)
     screen.line(f"\nIt trains {target.name}, a small BERT, on them in one batch, with dropout, and sends a gradient:")
     screen.line(f"  {sizes(plan.first.update)}\n", "bold")
     screen.line("The server knows the model, and nothing of the text. It looks at the gradient:\n")
-    return carry_out(plan, built, PRESET, seed, screen, json_file)[0]
+    return carry_out(plan, built, built.default_preset(), seed, screen, json_file)[0]
 
 
 def meaning(outcome: Outcome) -> tuple[str, str]:

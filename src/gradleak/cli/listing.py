@@ -45,6 +45,7 @@ def attacks() -> list[Row]:
             "needs": list(kind.needs),
             "assumes": list(kind.assumes),
             "presets": list(kind.presets),
+            "default preset": kind.default_preset(),
             "settings": {field.name: field.default for field in fields(kind)},
         }
         for name, kind in sorted(ATTACKS.items())

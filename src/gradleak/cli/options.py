@@ -188,7 +188,16 @@ AttackName = Annotated[
         rich_help_panel=ATTACK,
     ),
 ]
-Preset = Annotated[str, typer.Option(metavar="paper|fast", help="Named hyperparameters.", rich_help_panel=ATTACK)]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="best|paper|fast",
+        help="Named hyperparameters: 'paper' does what the paper does, 'best' adds what gradleak knows better. "
+        "Without it 'best' if the attack has one, else 'paper'; 'gradleak list attacks' names all.",
+        show_default=False,
+        rich_help_panel=ATTACK,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -153,10 +153,19 @@ def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tu
         ("model", f"{target.name}: {target.family.name}, {count:,} parameters, {task}, hash {target.fingerprint[:12]}"),
         *plan.overview,
         ("attack", f"{attack.name}: {attack.paper}"),
-        (preset, repr(attack)),
+        ("preset", _about(preset, attack)),
+        ("settings", repr(attack)),
+        *(("remark", line) for line in attack.remarks()),
         ("attacker", f"is told {', '.join(plan.told) or 'nothing besides model and update'}"),
         ("run", f"seed {seed}, on {target.device}"),
     ]
+
+
+def _about(preset: str, attack: Attack) -> str:
+    """Return a preset's name, whether it is the default, and whether it is more than the paper's attack."""
+    words = f"{preset}, the default" if preset == attack.default_preset() else preset
+    beyond = preset == "best" and attack.presets["best"] != attack.presets.get("paper", attack.presets["best"])
+    return f"{words}: more than the paper's attack, which is --preset paper" if beyond else words
 
 
 def full_scenario(plan: Plan, preset: str) -> dict[str, Any]:

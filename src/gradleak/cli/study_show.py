@@ -306,6 +306,7 @@ def _notes(overview: Overview) -> list[str]:
         if row.published is not None:
             papers.setdefault(row.published.source, set()).add(row.published.target)
     notes += [f"paper: {source}, on {', '.join(sorted(targets))}" for source, targets in papers.items()]
+    notes += dict.fromkeys(line for row in overview.rows for line in _remarks(row))
     count = sum(cells for _, cells in overview.failed)
     if count:
         notes.append(f"{plural(count, 'cell')} failed:")
@@ -313,6 +314,19 @@ def _notes(overview: Overview) -> list[str]:
         rest = len(overview.failed) - ERRORS_SHOWN
         notes += [f"  and {plural(rest, 'other error')}; --format json has them all"] if rest > 0 else []
     return notes
+
+
+def _remarks(row: Row) -> tuple[str, ...]:
+    """Return what an attack says of its settings, as far as the row has one attack and this version knows it."""
+    from gradleak.attacks import find_attack
+
+    name, preset, settings = (row.conditions[column] for column in ("attack", "preset", "settings"))
+    if name is None or preset is None or settings is None:
+        return ()
+    try:
+        return find_attack(name).with_settings(preset, {key: str(item) for key, item in settings.items()}).remarks()
+    except GradleakError:
+        return ()
 
 
 def _alone(overview: Overview) -> list[Usefulness]:

@@ -2,8 +2,8 @@
 
 `published.json` holds for each ready study where its figures come from, the paper's main model, what is the same in all
 rows, and the rows: conditions, under the names of `CONDITIONS` in `show`, and figures. They belong beside a row of ours
-if all conditions hold there, the model excepted: a study of another model may want to see them, too, and is told which
-model they are of.
+if all conditions hold there, the preset `paper` among them, the model excepted: a study of another model may want to
+see them, too, and is told which model they are of.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find_published(study: str | None, conditions: Mapping[str, Any]) -> Publishe
 
 
 def _row(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Published:
-    whole: dict[str, Any] = {"settings": {}} | entry["same"] | row
+    whole: dict[str, Any] = {"preset": "paper", "settings": {}} | entry["same"] | row
     return Published(
         source=entry["paper"],
         target=whole["target"],

@@ -35,10 +35,10 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class AttackSpec:
-    """An attack and its hyperparameters."""
+    """An attack and its hyperparameters; a preset of None is the grid's, or the attack's default."""
 
     name: str
-    preset: str
+    preset: str | None
     settings: Mapping[str, Any]
 
     @property
@@ -50,6 +50,11 @@ class AttackSpec:
     def texts(self) -> dict[str, str]:
         """The settings as text, as the attacks read them."""
         return {key: str(value) for key, value in self.settings.items()}
+
+    def with_preset(self, usual: str | None) -> AttackSpec:
+        """Return the attack with a preset: its own, else the usual one if it has that, else its default."""
+        kind = find_attack(self.name)
+        return replace(self, preset=self.preset or (usual if usual in kind.presets else kind.default_preset()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,7 @@ class Grid:
     attack: tuple[AttackSpec, ...]
     seed: tuple[int, ...]
     batches_per_cell: int
+    preset: str | None = None
 
     @property
     def unavailable(self) -> list[str]:
@@ -72,8 +78,8 @@ class Grid:
         return [a.name for a in self.attack if not a.available] + missing_defenses(self.defense)
 
     def available(self) -> Grid:
-        """Return what can be run of it."""
-        kept = tuple(a for a in self.attack if a.available)
+        """Return what can be run of it, each attack with its preset."""
+        kept = tuple(a.with_preset(self.preset) for a in self.attack if a.available)
         return replace(self, attack=kept, defense=with_known_defenses(self.defense))
 
 
@@ -180,6 +186,14 @@ def attack(value: object, place: Place) -> AttackSpec:
     return spec
 
 
+def preset(value: object, place: Place) -> str:
+    """Read the preset of a grid's attacks that name none; one that some attack has."""
+    known = {name for kind in ATTACKS.values() for name in kind.presets}
+    if text(value, place) not in known:
+        raise place.error(unknown_name("preset", str(value), known))
+    return str(value)
+
+
 def settings(value: object, place: Place) -> dict[str, Any]:
     """Read hyperparameters; the attack knows which ones there are."""
     if not isinstance(value, Mapping):
@@ -244,7 +258,7 @@ CLIENT = {
     "embeddings": one_of("embeddings setting", get_args(Embeddings)),
     "fedavg": Key(fedavg, None),
 }
-ATTACK = {"name": Key(text), "preset": Key(text, PAPER), "settings": Key(settings, {})}
+ATTACK = {"name": Key(text), "preset": Key(text, None), "settings": Key(settings, {})}
 SEEDS = Key(listed(whole(0, LARGEST_SEED)), (0,))
 GRID = {
     "target": Key(listed(target)),
@@ -254,6 +268,7 @@ GRID = {
     "defense": Key(defenses, ((),)),
     "knowledge": Key(knowledge, (PAPER,)),
     "attack": Key(listed(attack)),
+    "preset": Key(preset, None),
     "seed": SEEDS,
     "batches_per_cell": Key(whole(1), BATCHES_PER_CELL),
 }

@@ -47,7 +47,7 @@ TOGETHER = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "e
 
 BATCH_COUNTS = ("returned", "exact", "surplus", "unrepresentable")
 NO_DEFENSE = "none"
-ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "sieve")
+ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "mosaic", "sieve")
 """From the oldest to the newest, as the papers' tables have them; others follow by name."""
 
 
