@@ -35,7 +35,7 @@ class Scripted(Executor):
         self.seen.append(cell.seed)
         if self.seen.count(cell.seed) <= cell.seed:
             return cell.id, Failure("boom", self.hopeless)
-        return cell.id, Outcome(seconds=2.0, version="1", model_hash="abc", machine={})
+        return cell.id, Outcome(seconds=2.0, version=gl.__version__, model_hash="abc", machine={})
 
 
 @pytest.fixture

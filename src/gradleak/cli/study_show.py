@@ -90,6 +90,8 @@ def as_record(overview: Overview) -> dict[str, Any]:
         "title": overview.title,
         "finished": overview.finished,
         "failed": [{"error": error, "cells": cells} for error, cells in overview.failed],
+        "stale": [{"why": why, "cells": cells} for why, cells in overview.stale],
+        "old": [{"why": why, "cells": cells} for why, cells in overview.old],
         "same": overview.same,
         "rows": [
             {
@@ -297,6 +299,14 @@ def _notes(overview: Overview) -> list[str]:
         if row.published is not None:
             papers.setdefault(row.published.source, set()).add(row.published.target)
     notes += [f"paper: {source}, on {', '.join(sorted(targets))}" for source, targets in papers.items()]
+    notes += [
+        f"{plural(cells, 'stale cell')} left out ({why}): `gradleak study run` runs them again"
+        for why, cells in overview.stale
+    ]
+    notes += [
+        f"{plural(cells, 'old cell')} shown ({why}): `gradleak study run` runs them again, --keep-old keeps them"
+        for why, cells in overview.old
+    ]
     count = sum(cells for _, cells in overview.failed)
     if count:
         notes.append(f"{plural(count, 'cell')} failed:")

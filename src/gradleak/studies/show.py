@@ -26,6 +26,7 @@ from gradleak.errors import GradleakError, unknown_name
 from gradleak.metrics import SCORE_NAMES
 from gradleak.studies.intervals import bootstrap
 from gradleak.studies.published import Published, find_published
+from gradleak.studies.stale import why_old
 
 CONDITIONS = (
     "attack",
@@ -115,6 +116,8 @@ class Overview:
         utilities: one per model and defense.
         finished: how many cells are done.
         failed: every error and how many cells ended with it, the most frequent first.
+        stale: cells that are left out because a run found them stale: why, and how many.
+        old: cells that are shown and that a run would find stale: why, and how many.
     """
 
     study: str | None
@@ -124,6 +127,8 @@ class Overview:
     utilities: tuple[Usefulness, ...]
     finished: int
     failed: tuple[tuple[str, int], ...]
+    stale: tuple[tuple[str, int], ...] = ()
+    old: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def same(self) -> dict[str, Any]:
@@ -156,11 +161,15 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
     if not path.is_file():
         raise GradleakError(f"there is no study file {path}")
     cells, meta, sentences, trained = _read(path)
-    done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
+    reasons: dict[str, str] = json.loads(meta.get("stale", "{}"))
+    stale = Counter(reasons[cell[0]] for cell in cells if cell[0] in reasons and cell[3] == "done")
+    cells = [cell for cell in cells if cell[0] not in reasons]
+    done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5], cell[6]) for cell in cells if cell[3] == "done"]
     errors = Counter(str(cell[4] or "unknown error") for cell in cells if cell[3] == "failed")
     if not done:
         failed = f"; {sum(errors.values())} failed, with: {errors.most_common(1)[0][0]}" if errors else ""
-        raise GradleakError(f"{path} holds no finished cell yet{failed}")
+        left_out = "".join(f"; {count} stale ({why})" for why, count in stale.most_common())
+        raise GradleakError(f"{path} holds no finished cell yet{left_out}{failed}")
     utilities = _utilities([cell for cell in done if cell.kind == "utility"], trained)
     study = meta.get("name") or None
     rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, chosen)
@@ -172,6 +181,8 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         utilities=utilities,
         finished=len(done),
         failed=tuple(errors.most_common()),
+        stale=tuple(stale.most_common()),
+        old=tuple(Counter(filter(None, (cell.old for cell in done))).most_common()),
     )
 
 
@@ -179,13 +190,14 @@ def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any]]:
     """Return cells, facts about the study, sentences and utility as they are at one moment, in a fixed order."""
     # A file that nobody writes is opened as one that cannot change: else SQLite would leave two files beside it.
     written = path.with_name(f"{path.name}-wal").exists()
+    columns = "id, kind, config, status, error, seconds, version"
     order = "ORDER BY cell_id, batch, position"
     address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
             file.execute("BEGIN")
             return (
-                file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY id").fetchall(),
+                file.execute(f"SELECT {columns} FROM cells ORDER BY id").fetchall(),
                 dict(file.execute("SELECT key, value FROM meta").fetchall()),
                 file.execute(f"SELECT cell_id, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
                 file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall(),
@@ -215,6 +227,12 @@ class Finished:
     kind: str
     config: Mapping[str, Any]
     seconds: float | None
+    version: str
+
+    @property
+    def old(self) -> str | None:
+        """Why a run would find it stale whatever its model and sentences are now; None if it would not."""
+        return why_old(self.config.get("hashes"), self.version)
 
     @property
     def target(self) -> str:
