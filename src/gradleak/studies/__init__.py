@@ -23,6 +23,7 @@ show       records summed up
 intervals  bootstrap intervals of many groups at once
 published  the papers' own figures
 plots      the pictures
+placing    where their text goes
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,9 @@ TOGETHER = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "e
 """Names of `--by` that stand for several conditions."""
 
 NO_DEFENSE = "none"
+OURS = ("sieve", "auto")
+"""Attacks that are gradleak's own, of no paper; tables and plots mark them."""
+
 ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "sieve")
 """From the oldest to the newest, as the papers' tables have them; others follow by name."""
 
@@ -71,6 +74,8 @@ class Usefulness:
         accuracy: share of right predictions, from 0 to 1.
         epsilon: the privacy loss, where the defense bounds it.
         cells: how many trainings.
+        tested: how many sentences each was tested on, the fewest of all; None if that was not recorded.
+        published: what the paper reports, if this is one of its settings.
     """
 
     target: str
@@ -79,6 +84,8 @@ class Usefulness:
     accuracy: float | None
     epsilon: float | None
     cells: int
+    tested: int | None = None
+    published: Published | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +94,13 @@ class Row:
 
     Attributes:
         conditions: the value of each of `CONDITIONS`; None where the row's cells differ.
-        sentences: how many sentences were attacked.
+        sentences: how many sentences were attacked, one that several seeds attack counted for each of them.
         cells: how many cells they come from.
         scores: each score, from 0 to 100.
         seconds: per sentence.
         published: what the paper reports, if this is one of its settings.
         utility: what the defense costs, if the study measured it.
+        different: how many different sentences were attacked.
     """
 
     conditions: Mapping[str, Any]
@@ -102,6 +110,7 @@ class Row:
     seconds: float | None
     published: Published | None = None
     utility: Usefulness | None = None
+    different: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,8 +179,11 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         failed = f"; {sum(errors.values())} failed, with: {errors.most_common(1)[0][0]}" if errors else ""
         left_out = "".join(f"; {count} stale ({why})" for why, count in stale.most_common())
         raise GradleakError(f"{path} holds no finished cell yet{left_out}{failed}")
-    utilities = _utilities([cell for cell in done if cell.kind == "utility"], trained)
     study = meta.get("name") or None
+    utilities = tuple(
+        replace(utility, published=find_published(study, {"target": utility.target, "defense": utility.defense}))
+        for utility in _utilities([cell for cell in done if cell.kind == "utility"], trained)
+    )
     rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, chosen)
     return Overview(
         study=study,
@@ -294,11 +306,24 @@ def _rows(cells: Sequence[Finished], sentences: Sequence[tuple[Any, ...]], by: S
             cells=len(members[number]),
             scores={name: Estimate(*map(float, estimates[number, place])) for place, name in enumerate(SCORE_NAMES)},
             seconds=_seconds(members[number], int(counts[number])),
+            different=_different(members[number], int(counts[number])),
         )
         for number in range(len(groups))
         if counts[number]
     ]
     return sorted(rows, key=lambda row: _place(row.conditions))
+
+
+def _different(cells: Sequence[Finished], sentences: int) -> int:
+    """Return how many different sentences cells hold, each of which is attacked anew with every seed."""
+    places = {(cell.config["dataset"]["name"], place) for cell in cells for place in _places(cell.config["dataset"])}
+    return min(sentences, len(places)) if places else sentences
+
+
+def _places(dataset: Mapping[str, Any]) -> range:
+    """Return which sentences of a dataset a cell holds; none if that was not recorded."""
+    start, _, stop = (dataset.get("take") or "").partition(":")
+    return range(int(start or 0), int(stop)) if stop else range(0)
 
 
 def _seconds(cells: Sequence[Finished], sentences: int) -> float | None:
@@ -312,13 +337,17 @@ def _seconds(cells: Sequence[Finished], sentences: int) -> float | None:
 def _utilities(cells: Sequence[Finished], trained: Sequence[tuple[Any, ...]]) -> tuple[Usefulness, ...]:
     measured = {cell: values for cell, *values in trained}
     groups: dict[tuple[str, str], list[list[float | None]]] = {}
+    tested: dict[tuple[str, str], list[int]] = {}
     for cell in cells:
         if cell.id in measured:
+            tested.setdefault((cell.target, cell.defense), []).append(len(_places(cell.config.get("test") or {})))
             groups.setdefault((cell.target, cell.defense), []).append(measured[cell.id])
     means = {key: [_mean(column) for column in zip(*values, strict=True)] for key, values in groups.items()}
     ordered = sorted(means.items(), key=lambda item: (item[0][0], _defense_place(item[0][1])))
     return tuple(
-        Usefulness(*key, mcc=mcc, accuracy=accuracy, epsilon=epsilon, cells=len(groups[key]))
+        Usefulness(
+            *key, mcc=mcc, accuracy=accuracy, epsilon=epsilon, cells=len(groups[key]), tested=min(tested[key]) or None
+        )
         for key, (mcc, accuracy, epsilon) in ordered
     )
 
@@ -327,7 +356,7 @@ def _beside(row: Row, study: str | None, utilities: Sequence[Usefulness]) -> Row
     found = row.conditions
     utility = next((u for u in utilities if (u.target, u.defense) == (found["target"], found["defense"])), None)
     published = find_published(study, found)
-    return Row(found, row.sentences, row.cells, row.scores, row.seconds, published, utility)
+    return replace(row, published=published, utility=utility)
 
 
 def strength(defense: str) -> float:
@@ -354,7 +383,7 @@ def _defense_place(defense: str) -> tuple[bool, str, float, str]:
 
 
 def _sortable(value: object) -> tuple[float, str]:
-    return (float(value), "") if isinstance(value, int) else (0.0, str(value))
+    return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -366,12 +395,19 @@ def _key(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def attack_label(attack: str) -> str:
+    """Return an attack's name, marked if it is gradleak's own."""
+    return f"{attack} (ours)" if attack in OURS else attack
+
+
 def in_words(condition: str, value: Any) -> str:  # noqa: ANN401
     """Return what a condition's value says by itself, as in `batch size 4, no dropout, embeddings frozen`."""
     if value is None:
         return f"several {condition.replace('_', ' ')}s"
     if condition == "dropout":
-        return "dropout" if value else "no dropout"
+        return f"dropout {value:g}" if value and value is not True else "dropout" if value else "no dropout"
+    if condition == "attack":
+        return attack_label(value)
     if condition == "settings":
         return ", ".join(f"{key}={item}" for key, item in value.items()) or "the paper's settings"
     if condition == "knowledge":

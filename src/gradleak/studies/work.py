@@ -27,6 +27,7 @@ from gradleak.studies.outcome import Failure, Outcome, Sentence, UtilityRecord
 from gradleak.studies.scenario import Case, Scenario, TargetSpec
 from gradleak.studies.study import Library
 from gradleak.targets import Target
+from gradleak.targets.dropout import set_dropout
 from gradleak.version import __version__
 
 TARGETS_KEPT = 2
@@ -69,13 +70,14 @@ class Workshop:
 
     def __init__(self, device: str = "auto") -> None:
         self._device = device
-        self._targets: OrderedDict[tuple[TargetSpec, int], Target] = OrderedDict()
+        self._targets: OrderedDict[tuple[TargetSpec, int, float | None], Target] = OrderedDict()
 
     def run(self, job: Job, listener: Listener | None = None) -> Outcome | Failure:
         """Do a job; whatever goes wrong is told in one line."""
         try:
             load_plugins()
-            target = self._target(job.cell.target, job.cell.seed)
+            rate = job.cell.client.rate if isinstance(job.cell, AttackCell) else None
+            target = self._target(job.cell.target, job.cell.seed, rate)
             started = time.perf_counter()
             found: dict[str, Any] = (
                 {"utility": _utility(job, job.cell, target, listener)}
@@ -93,12 +95,15 @@ class Workshop:
             self._make_room(error)
             return Failure(in_one_line(error), hopeless=isinstance(error, GradleakError))
 
-    def _target(self, spec: TargetSpec, seed: int) -> Target:
-        key = (spec, seed)
+    def _target(self, spec: TargetSpec, seed: int, dropout: float | None) -> Target:
+        key = (spec, seed, dropout)
         if key not in self._targets:
             while len(self._targets) >= TARGETS_KEPT:
                 self._targets.popitem(last=False)
-            self._targets[key] = spec.load(seed, self._device)
+            target = spec.load(seed, self._device)
+            if dropout is not None:
+                set_dropout(target, dropout)
+            self._targets[key] = target
         self._targets.move_to_end(key)
         return self._targets[key]
 
