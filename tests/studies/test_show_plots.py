@@ -88,7 +88,7 @@ def test_the_same_sentence_under_several_seeds_counts_once(tmp_path: Path) -> No
     overview = summarise(write_study(tmp_path / "a.db", cells))
     assert [(row.sentences, row.different) for row in overview.rows] == [(40, 8), (40, 8)]
     (panel,) = find_panels(overview)
-    assert panel.sample == "8 sentences for each point"
+    assert panel.sample == "sentences for each point: 8"
 
 
 def test_no_text_is_cut_off_however_long_the_names_are(tmp_path: Path) -> None:
@@ -112,8 +112,10 @@ def test_no_text_is_cut_off_however_long_the_names_are(tmp_path: Path) -> None:
     (figure,) = drawn
     title = figure._suptitle  # type: ignore[attr-defined]
     assert title.get_text().replace("\n", "").replace(" ", "").endswith("embeddingsfrozen,FedSGD,nodefense)")
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     for text in (title, *figure.axes[0].texts):
-        box = text.get_window_extent()
+        box = text.get_window_extent(renderer)
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.x1
         assert box.y1 <= figure.bbox.y1

@@ -235,7 +235,7 @@ def _panel(
         for name, found in lines.items()
     }
     counts = sorted({point.row.different for points in drawn.values() for point in points})
-    sample = f"{' to '.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} sentences for each point"
+    sample = f"sentences for each point: {' to '.join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))}"
     return [Panel(title, detail, axis, tuple(word for _, word in ticks), drawn, sample)]
 
 
