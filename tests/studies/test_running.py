@@ -35,7 +35,7 @@ class Scripted(Executor):
         self.seen.append(cell.seed)
         if self.seen.count(cell.seed) <= cell.seed:
             return cell.id, Failure("boom", self.hopeless)
-        return cell.id, Outcome(seconds=2.0, version="1", model_hash="abc", machine={})
+        return cell.id, Outcome(seconds=2.0, version=gl.__version__, model_hash="abc", machine={})
 
 
 @pytest.fixture
@@ -216,3 +216,12 @@ def test_utility_is_recorded_too(tmp_path: Path) -> None:
     assert (plain.steps, plain.examples) == (noisy.steps, noisy.examples) == (3, 6)
     assert plain.loss != noisy.loss
     assert rows(tmp_path / "my.db", "SELECT DISTINCT kind FROM cells") == [("utility",)]
+
+
+def test_a_dropout_rate_of_the_study_is_the_rate_of_its_cells(tmp_path: Path) -> None:
+    study = small_study(tmp_path, 2, client=[{"dropout": True}, {"dropout": 0.1}, {"dropout": 0.6}])
+    run_study(study, tmp_path / "my.db", executor=InProcess("cpu"))
+    with Store(tmp_path / "my.db") as store:
+        own, low, high = ([s.loss for s in store.sentences(cell.id)] for cell in study.cells())
+    assert own == low  # 0.1 is the small model's own rate
+    assert low != high

@@ -10,6 +10,7 @@ from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client, FedAvg
 from gradleak.studies import ClientSettings, Scenario
 from gradleak.targets import Target
+from gradleak.targets.dropout import set_dropout
 
 TEXTS = ("the cat sat", "a dog", "red mat")
 LABELS = (1, 0, 1)
@@ -70,3 +71,16 @@ def test_a_language_model_has_no_labels() -> None:
 def test_labels_that_do_not_fit_are_refused(bert: Target, labels: tuple[int, ...], message: str) -> None:
     with pytest.raises(GradleakError, match=message):
         next(Scenario(texts=TEXTS, labels=labels).cases(bert))
+
+
+def test_a_dropout_rate_is_that_of_the_model_the_client_trains_and_the_attacker_is_told() -> None:
+    target = small_target("bert")
+    settings = ClientSettings(dropout=0.3)
+    assert str(settings) == "FedSGD, dropout 0.3, embeddings frozen"
+    scenario = Scenario(texts=TEXTS, labels=LABELS, client=settings, facts=("dropout",), seed=3)
+    with pytest.raises(GradleakError, match=r"dropout 0\.3 needs a model of that rate"):
+        next(scenario.cases(target))
+    set_dropout(target, 0.3)
+    (case,) = scenario.cases(target)
+    assert case.knowledge.dropout == 0.3
+    assert same(case.update, Client(target, dropout=True, seed=3).update(TEXTS, LABELS))

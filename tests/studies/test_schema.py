@@ -43,6 +43,7 @@ WRONG_GRIDS: list[tuple[dict[str, object], str]] = [
     ({"dataset": {"name": "cola", "take": "8:0"}}, "grid 1, dataset, take: examples are taken as A:B"),
     ({"dataset": {"name": "cola", "tkae": "0:8"}}, "grid 1, dataset: unknown key 'tkae'; did you mean 'take'?"),
     ({"client": {"droput": True}}, "grid 1, client: unknown key 'droput'; did you mean 'dropout'?"),
+    ({"client": {"dropout": 1}}, "client, dropout: takes true, false or a rate between 0 and 1, not 1"),
     (
         {"client": {"embeddings": "frosen"}},
         "client, embeddings: unknown embeddings setting 'frosen'; did you mean 'fro",

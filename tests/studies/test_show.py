@@ -17,7 +17,7 @@ import typer
 from gradleak.cli import app as command_line
 from gradleak.cli.study_show import _fitting, show
 from gradleak.errors import GradleakError
-from gradleak.studies.show import CONDITIONS, bootstrap, summarise
+from gradleak.studies.show import CONDITIONS, bootstrap, in_words, summarise
 from gradleak.studies.store import BATCHES, TABLES
 
 Config = dict[str, Any]
@@ -479,3 +479,45 @@ def test_ten_thousand_cells_are_shown_at_once(tmp_path: Path, capsys: pytest.Cap
     text = run(capsys, path)
     assert time.perf_counter() - started < 10  # about one second on a free core; a slow machine gets ten
     assert len(text.splitlines()) > 2_000
+
+
+# --- gradleak's own attacks, and trainings ---------------------------------------------------------------------------
+
+
+def test_own_attacks_are_marked_in_tables_and_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = write_study(tmp_path / "a.db", [(attack_config(name), [50.0]) for name in ("tag", "sieve")])
+    table = run(capsys, study)
+    assert "sieve (ours)" in table
+    assert "tag (ours)" not in table
+    rows = json.loads(run(capsys, study, format="json"))["rows"]
+    assert [(row["attack"], row["ours"]) for row in rows] == [("tag", False), ("sieve", True)]
+    assert "sieve (ours)" in run(capsys, study, format="latex")
+
+
+def test_the_papers_figures_stand_beside_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainings = [(utility_config(), 0.5), (utility_config("dpsgd:1,0.05"), 0.1)]
+    study = write_study(tmp_path / "a.db", [], trainings, meta={"name": "grab-table6"})
+    lines = run(capsys, study).splitlines()
+    assert lines[3].split() == ["target", "defense", "MCC", "accuracy", "ε", "paper", "MCC", "paper", "ε"]
+    assert lines[5].split()[-2:] == ["0.250", "2.37e+06"]
+    assert any(line.startswith("paper: Feng et al. 2024, GRAB, table 6") for line in lines)
+    record = json.loads(run(capsys, study, format="json"))["utility"]
+    assert [found["published"]["mcc"] for found in record] == [0.77, 0.25]
+    assert "published_epsilon" in run(capsys, study, format="csv")
+
+
+def test_the_papers_mcc_stands_beside_every_attack_under_its_defense(tmp_path: Path) -> None:
+    cells = [(attack_config(name, defenses=["dpsgd:1,0.01"]), [50.0]) for name in ("tag", "sieve")]
+    rows = summarise(write_study(tmp_path / "a.db", cells, meta={"name": "grab-figure5"})).rows
+    assert [row.published and row.published.figures["mcc"] for row in rows] == [0.51, 0.51]
+
+
+def test_dropout_rates_are_told_apart_and_in_order(tmp_path: Path) -> None:
+    cells = [(attack_config(dropout=rate), [50.0]) for rate in (0.4, True, 0.1, False)]
+    overview = summarise(write_study(tmp_path / "a.db", cells))
+    assert [in_words("dropout", row.conditions["dropout"]) for row in overview.rows] == [
+        "no dropout",
+        "dropout 0.1",
+        "dropout 0.4",
+        "dropout",
+    ]

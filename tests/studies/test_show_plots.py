@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,84 @@ def test_usefulness_is_held_against_the_strongest_attack(tmp_path: Path) -> None
         (0.4, "noise:0.001"),
         (0.1, "sign"),
     }
+
+
+@pytest.mark.parametrize(
+    ("attacked", "tested", "enough"), [(4, 4, False), (29, 100, False), (30, 99, False), (30, 100, True)]
+)
+def test_a_verdict_needs_thirty_attacked_and_a_hundred_test_sentences(
+    tmp_path: Path, attacked: int, tested: int, enough: bool
+) -> None:
+    data = {"name": "cola", "take": f"0:{attacked}"}
+    cells = [(attack_config(defenses=d, dataset=data), [50.0] * attacked) for d in ([], ["sign"])]
+    test = {"test": {"name": "cola", "take": f"7:{7 + tested}"}}
+    study = write_study(
+        tmp_path / "a.db", cells, [(utility_config() | test, 0.5), (utility_config("sign") | test, 0.1)]
+    )
+    (panel,) = find_panels(summarise(study), ["leakage-utility"])
+    assert panel.sample.startswith(f"{attacked} attacked and {tested} test sentences")
+    assert ("too few to judge a defense (30 and 100)" in panel.sample) is not enough
+    assert panel.verdict == ("useful and private" if enough else "")
+    pytest.importorskip("matplotlib")
+    draw(summarise(study), tmp_path / "a.svg", ["leakage-utility"])
+    assert panel.verdict in written(tmp_path / "a.svg")
+    assert f"{attacked} attacked and {tested} test" in written(tmp_path / "a.svg")
+    assert ("useful and private" in written(tmp_path / "a.svg")) is enough
+
+
+def written(picture: Path) -> str:
+    """Return the words of an SVG: matplotlib draws letters, and keeps the text in comments."""
+    return " ".join(re.findall(r"<!-- (.*?) -->", picture.read_text(), flags=re.DOTALL))
+
+
+def test_the_same_sentence_under_several_seeds_counts_once(tmp_path: Path) -> None:
+    cells = [(attack_config(batch_size=size, seed=seed), [50.0] * 8) for size in (1, 2) for seed in range(5)]
+    overview = summarise(write_study(tmp_path / "a.db", cells))
+    assert [(row.sentences, row.different) for row in overview.rows] == [(40, 8), (40, 8)]
+    (panel,) = find_panels(overview)
+    assert panel.sample == "sentences for each point: 8"
+
+
+def test_no_text_is_cut_off_however_long_the_names_are(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    name = "/home/someone/" + "a-long-path/" * 6 + "model"
+    data = {"name": "private/" + "notes-" * 12 + "all.csv", "take": "0:8"}
+    cells = [(attack_config(batch_size=size, target={"name": name}, dataset=data), [50.0]) for size in (1, 2)]
+    overview = summarise(write_study(tmp_path / "a.db", cells, meta={"name": "a-study-of-a-very-long-name-" * 3}))
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *arguments: Any, **options: Any) -> None:
+        save(figure, *arguments, **options)
+        drawn.append(figure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", keep)
+        draw(overview, tmp_path / "a.png")
+    (figure,) = drawn
+    title = figure._suptitle  # type: ignore[attr-defined]
+    assert title.get_text().replace("\n", "").replace(" ", "").endswith("embeddingsfrozen,FedSGD,nodefense)")
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    for text in (title, *figure.axes[0].texts):
+        box = text.get_window_extent(renderer)
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+
+
+def test_gradleaks_own_attack_is_marked(tmp_path: Path) -> None:
+    cells = [(attack_config(name, batch_size=size), [50.0]) for name in ("tag", "sieve") for size in (1, 2)]
+    (panel,) = find_panels(summarise(write_study(tmp_path / "a.db", cells)))
+    assert sorted(panel.lines) == ["sieve (ours)", "tag"]
+
+
+def test_dropout_rates_are_places_on_the_axis(tmp_path: Path) -> None:
+    cells = [(attack_config(dropout=rate), [50.0]) for rate in (0.1, 0.4, 0.2, False)]
+    (panel,) = find_panels(summarise(write_study(tmp_path / "a.db", cells)))
+    assert panel.ticks == ("off", "0.1", "0.2", "0.4")
 
 
 def test_each_dataset_has_its_panel(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from conftest import TARGET_KINDS, small_target
+from gradleak.errors import GradleakError
 from gradleak.targets import Target, Task
-from gradleak.targets.dropout import dropout_masks, dropout_sites
+from gradleak.targets.dropout import dropout_masks, dropout_sites, set_dropout
 
 every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
 
@@ -150,3 +151,21 @@ def test_nothing_is_left_on_the_model_after_an_error_inside(bert: Target) -> Non
     with pytest.raises(RuntimeError, match="inside"):
         fail_inside()
     assert torch.equal(eval_logits(bert), expected)
+
+
+def test_another_rate_is_that_of_every_site() -> None:
+    target = small_target("bert")
+    before = {site.rate for site in dropout_sites(target, 5).values()}
+    set_dropout(target, 0.35)
+    after = dropout_sites(target, 5)
+    assert {site.rate for site in after.values()} == {0.35} != before
+    assert set(target.dropouts.values()) - {0.0} == {0.35}
+
+
+def test_a_model_without_dropout_takes_no_rate() -> None:
+    target = small_target("bert")
+    for module in target.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    with pytest.raises(GradleakError, match="has no dropout whose rate could be"):
+        set_dropout(target, 0.2)

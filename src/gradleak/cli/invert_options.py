@@ -231,7 +231,7 @@ class InverterChoice:
             shortest=self.shortest or self.tokens,
             sequences=self.batch_size,
             embeddings=client.settings.embeddings,
-            dropout=client.settings.dropout,
+            dropout=bool(client.settings.dropout),
             defenses=client.defenses,
             reduction=self.reduction,  # type: ignore[arg-type]  # Recipe refuses other names
             share=self.share,

@@ -73,6 +73,14 @@ RetryFailed = Annotated[
     bool,
     typer.Option("--retry-failed", help="Also try again what failed three times.", rich_help_panel=WHERE),
 ]
+KeepOld = Annotated[
+    bool,
+    typer.Option(
+        "--keep-old",
+        help="Keep results of other releases of gradleak, and those recorded without hashes of weights and sentences.",
+        rich_help_panel=WHERE,
+    ),
+]
 
 
 @app.command(epilog="Example: gradleak study run quick --workers 2")
@@ -85,6 +93,7 @@ def run(
     device: o.Device = "auto",
     wait: Wait = False,
     retry_failed: RetryFailed = False,
+    keep_old: KeepOld = False,
     json_file: o.JsonFile = None,
     quiet: o.Quiet = False,
 ) -> None:
@@ -112,6 +121,7 @@ def run(
                 listener=board.see,
                 wait=wait,
                 retry_failed=retry_failed,
+                keep_old=keep_old,
             )
     except KeyboardInterrupt:
         screen.line(f"interrupted: {board.done} of {board.cells} cells are done; run it again to continue", "yellow")

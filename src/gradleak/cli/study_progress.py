@@ -107,6 +107,8 @@ def _plan(event: Planned) -> str:
     words = f"{plural(event.cells, 'cell')}, {event.done} done"
     if event.failed:
         words += f", {event.failed} failed for good in earlier runs (--retry-failed tries them again)"
+    for why, cells in event.stale:
+        words += f", {cells} stale and run again ({why})"
     return words if event.done + event.failed == event.cells else f"{words}, {_left(event.seconds_left)}"
 
 

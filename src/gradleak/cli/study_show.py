@@ -20,6 +20,7 @@ from gradleak.cli.words import plural
 from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
+    from gradleak.studies.published import Published
     from gradleak.studies.show import Overview, Row, Usefulness
 
 SCHEMA = 1
@@ -84,34 +85,37 @@ def show(
 
 def as_record(overview: Overview) -> dict[str, Any]:
     """Return everything as JSON has it."""
+    from gradleak.studies.show import OURS
+
     return {
         "schema": SCHEMA,
         "study": overview.study,
         "title": overview.title,
         "finished": overview.finished,
         "failed": [{"error": error, "cells": cells} for error, cells in overview.failed],
+        "stale": [{"why": why, "cells": cells} for why, cells in overview.stale],
+        "old": [{"why": why, "cells": cells} for why, cells in overview.old],
         "same": overview.same,
         "rows": [
             {
                 **row.conditions,
+                "ours": row.conditions["attack"] in OURS,
                 "sentences": row.sentences,
                 "cells": row.cells,
                 **{name: asdict(score) for name, score in row.scores.items()},
                 **{name: getattr(row, name) for name in COUNTED},
                 "seconds_per_sentence": row.seconds,
-                "published": None if row.published is None else _published_record(row),
-                "utility": None if row.utility is None else asdict(row.utility),
+                "published": _published_record(row.published),
+                "utility": None if row.utility is None else _utility_record(row.utility),
             }
             for row in overview.rows
         ],
-        "utility": [asdict(utility) for utility in overview.utilities],
+        "utility": [{**_utility_record(u), "published": _published_record(u.published)} for u in overview.utilities],
     }
 
 
 def flat_record(row: Row) -> dict[str, Any]:
     """Return a row as CSV has it: one value per column, the same columns in every study."""
-    from gradleak.studies.published import FIGURES
-
     published, utility = row.published, row.utility
     record: dict[str, Any] = {name: _plain(value) for name, value in row.conditions.items()}
     record |= {"sentences": row.sentences, "cells": row.cells}
@@ -119,16 +123,26 @@ def flat_record(row: Row) -> dict[str, Any]:
         record |= {name: score.mean, f"{name}_low": score.low, f"{name}_high": score.high}
     record["seconds_per_sentence"] = row.seconds
     record |= {name: getattr(utility, name, None) for name in ("mcc", "accuracy", "epsilon")}
-    record |= {"published_source": getattr(published, "source", None)}
+    return record | _flat_published(published) | {name: getattr(row, name) for name in COUNTED}
+
+
+def _published_record(published: Published | None) -> dict[str, Any] | None:
+    return None if published is None else {"source": published.source, "target": published.target, **published.figures}
+
+
+def _flat_published(published: Published | None) -> dict[str, Any]:
+    from gradleak.studies.published import FIGURES
+
+    record: dict[str, Any] = {"published_source": getattr(published, "source", None)}
     record |= {"published_target": getattr(published, "target", None)}
     figures: Mapping[str, float] = published.figures if published else {}
-    record |= {f"published_{name}": figures.get(name) for name in FIGURES}
-    return record | {name: getattr(row, name) for name in COUNTED}
+    return record | {f"published_{name}": figures.get(name) for name in FIGURES}
 
 
-def _published_record(row: Row) -> dict[str, Any]:
-    assert row.published is not None
-    return {"source": row.published.source, "target": row.published.target, **row.published.figures}
+def _utility_record(utility: Usefulness) -> dict[str, Any]:
+    """Return a training without the paper's figures."""
+    names = ("target", "defense", "mcc", "accuracy", "epsilon", "cells", "tested")
+    return {name: getattr(utility, name) for name in names}
 
 
 def _print_json(screen: Screen, overview: Overview) -> None:
@@ -140,7 +154,7 @@ def _print_csv(screen: Screen, overview: Overview) -> None:
 
     rows = [flat_record(row) for row in overview.rows]
     rows += [
-        {**dict.fromkeys(CONDITIONS, None), **asdict(utility)} | {"cells": utility.cells}
+        {**dict.fromkeys(CONDITIONS, None), **_utility_record(utility), **_flat_published(utility.published)}
         for utility in _alone(overview)
     ]
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -212,8 +226,13 @@ def _grids(overview: Overview, digits: int = 0) -> list[Grid]:
         grids.append(Grid([title for title, _ in columns], cells, texts))
     alone = [[u.target, u.defense, _number(u.mcc, 3), _percent(u.accuracy), _loss(u)] for u in _alone(overview)]
     if alone:
-        cells = [[cell or "–" for cell in row] for row in alone]
-        grids.append(Grid(["target", "defense", "MCC", "accuracy", "ε"], cells, 2))
+        titles = ["target", "defense", "MCC", "accuracy", "ε"]
+        figures = [u.published.figures if u.published else {} for u in _alone(overview)]
+        if any(figures):
+            titles += ["paper MCC", "paper ε"]
+            for row, found in zip(alone, figures, strict=True):
+                row += [_number(found.get("mcc"), 3), _epsilon(found.get("epsilon"))]
+        grids.append(Grid(titles, [[cell or "–" for cell in row] for row in alone], 2))
     return grids
 
 
@@ -221,7 +240,8 @@ def _columns(overview: Overview, digits: int) -> list[Column]:
     """Return titles and contents of all columns; one without contents is left out later."""
 
     def condition(name: str) -> Column:
-        return _title(name), lambda row: _plain(row.conditions[name])
+        write = _attack if name == "attack" else _plain
+        return _title(name), lambda row: write(row.conditions[name])
 
     def score(name: str, title: str) -> Column:
         return title, lambda row: _interval(row, name, digits)
@@ -243,6 +263,7 @@ def _columns(overview: Overview, digits: int) -> list[Column]:
         ("paper R-1/2/L", _paper_rouge),
         figure("exact", "paper exact", 1),
         figure("mcc", "paper MCC", 3),
+        ("paper ε", lambda row: _epsilon(row.published.figures.get("epsilon") if row.published else None)),
     ]
 
 
@@ -302,11 +323,19 @@ def _notes(overview: Overview) -> list[str]:
     if lost:
         notes.append(f"up to {plural(lost, 'sentence')} of a row cannot be represented by the tokenizer: never exact")
     papers: dict[str, set[str]] = {}
-    for row in overview.rows:
-        if row.published is not None:
-            papers.setdefault(row.published.source, set()).add(row.published.target)
+    beside = [row.published for row in overview.rows] + [utility.published for utility in overview.utilities]
+    for published in filter(None, beside):
+        papers.setdefault(published.source, set()).add(published.target)
     notes += [f"paper: {source}, on {', '.join(sorted(targets))}" for source, targets in papers.items()]
     notes += dict.fromkeys(line for row in overview.rows for line in _remarks(row))
+    notes += [
+        f"{plural(cells, 'stale cell')} left out ({why}): `gradleak study run` runs them again"
+        for why, cells in overview.stale
+    ]
+    notes += [
+        f"{plural(cells, 'old cell')} shown ({why}): `gradleak study run` runs them again, --keep-old keeps them"
+        for why, cells in overview.old
+    ]
     count = sum(cells for _, cells in overview.failed)
     if count:
         notes.append(f"{plural(count, 'cell')} failed:")
@@ -354,6 +383,12 @@ def _plain(value: object) -> str:
     return str(value)
 
 
+def _attack(value: object) -> str:
+    from gradleak.studies.show import attack_label
+
+    return attack_label(_plain(value))
+
+
 def _number(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -363,7 +398,11 @@ def _percent(value: float | None) -> str:
 
 
 def _loss(utility: Usefulness | None) -> str:
-    return "" if utility is None or utility.epsilon is None else f"{utility.epsilon:.3g}"
+    return "" if utility is None else _epsilon(utility.epsilon)
+
+
+def _epsilon(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
 
 
 def _interval(row: Row, name: str, digits: int) -> str:
@@ -372,7 +411,8 @@ def _interval(row: Row, name: str, digits: int) -> str:
 
 
 def _paper_rouge(row: Row) -> str:
-    return "/".join(f"{row.published.figures[name]:.1f}" for name in ROUGE) if row.published else ""
+    figures = row.published.figures if row.published else {}
+    return "/".join(f"{figures[name]:.1f}" for name in ROUGE) if figures.keys() >= ROUGE.keys() else ""
 
 
 def _latex(text: str) -> str:

@@ -1,9 +1,10 @@
 """Studies: grids of experiments that survive anything, and their records in one SQLite file.
 
 A study file names lists of targets, datasets, clients, defenses, attacks and seeds; every combination is cut into
-cells of a few batches. A cell's id is a hash of its description, so that an edited study keeps what has finished. The
-driver hands cells to an executor, is the only one to write, and writes one transaction per cell: whatever is killed,
-the file holds whole cells, and running the study again continues there.
+cells of a few batches. A cell's id is a hash of its description and of the weights and sentences that it names: an
+edited study keeps what has finished, and what has changed under its name is run again. The driver hands cells to an
+executor, is the only one to write, and writes one transaction per cell: whatever is killed, the file holds whole cells,
+and running the study again continues there.
 
 reading    tables of TOML, and one clear line for every mistake
 schema     what a study file may say
@@ -16,11 +17,13 @@ executors  where cells run: this process, worker processes
 cluster    the same on Ray
 store      the SQLite file
 lock       one driver per file
+stale      which records still stand for a cell
 running    the driver
 show       records summed up
 intervals  bootstrap intervals of many groups at once
 published  the papers' own figures
 plots      the pictures
+placing    where their text goes
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os.path
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -24,6 +25,8 @@ class Cell(ABC):
         target: the model, with its number of classes.
         defenses: what is done to the updates, in order.
         seed: seed of everything random in it.
+        hashes: of what the names stand for: the weights, the sentences taken, and the folders that settings name. None
+            in records made before they were part of it.
     """
 
     kind: ClassVar[Kind]
@@ -31,6 +34,7 @@ class Cell(ABC):
     target: TargetSpec
     defenses: tuple[str, ...]
     seed: int
+    hashes: Mapping[str, str] | None = None
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -44,8 +48,12 @@ class Cell(ABC):
 
         What is None does not count: a description that learns to say more keeps its id as long as it says nothing new.
         """
-        canonical = json.dumps(_said(self.config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return _hash(self.config)
+
+    @cached_property
+    def setting(self) -> str:
+        """SHA-256 of the description without the hashes: the same for other weights or sentences of the same names."""
+        return setting_of(self.config)
 
     @property
     def pace(self) -> tuple[str, str]:
@@ -117,6 +125,16 @@ class UtilityCell(Cell):
     def title(self) -> str:
         """The cell in a few words."""
         return self._title(f"utility of {_short(self.target.name)}", f"{_short(self.train.name)} {self.train.take}")
+
+
+def setting_of(config: Mapping[str, Any]) -> str:
+    """Return the `setting` of a cell from its recorded description."""
+    return _hash({key: value for key, value in config.items() if key != "hashes"})
+
+
+def _hash(config: Mapping[str, Any]) -> str:
+    canonical = json.dumps(_said(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _short(name: str) -> str:

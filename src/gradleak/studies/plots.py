@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradleak.errors import GradleakError, missing_extra, unknown_name
-from gradleak.studies.show import ATTACK_ORDER, NO_DEFENSE, Overview, Row, in_words, strength
+from gradleak.studies.placing import Wrapper, best_box, spread
+from gradleak.studies.show import ATTACK_ORDER, NO_DEFENSE, Overview, Row, attack_label, in_words, strength
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +31,10 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vPX*"
 GREY = "#555555"
 COLUMNS, WIDTH, HEIGHT = 3, 4.6, 4.2  # a panel in inches, without the names beside it
+TITLE_SIZE, DETAIL_SIZE = 16, 11
+FAR = 0.1  # share of a panel from which on a word is tied to its point by a line
+ENOUGH_ATTACKED, ENOUGH_TESTED = 30, 100
+"""Fewer sentences than these say too little of a defense to call it useful and private."""
 STYLE = {
     "font.size": 13,
     "axes.spines.top": False,
@@ -60,6 +65,8 @@ class Panel:
         axis: what stands below the axis.
         ticks: the words at the places 0, 1, 2, … of the axis; none if it is a scale of numbers.
         lines: the points of each attack, from left to right.
+        sample: from how many sentences its points come.
+        verdict: what stands in the corner of defenses that are worth having; empty if there were too few sentences.
     """
 
     title: str
@@ -67,6 +74,8 @@ class Panel:
     axis: str
     ticks: tuple[str, ...]
     lines: Mapping[str, tuple[Point, ...]]
+    sample: str = ""
+    verdict: str = ""
 
 
 def draw(overview: Overview, path: str | Path, kinds: Sequence[str] = KINDS) -> tuple[Panel, ...]:
@@ -96,16 +105,21 @@ def draw(overview: Overview, path: str | Path, kinds: Sequence[str] = KINDS) -> 
         names = sorted({name for panel in panels for name in panel.lines}, key=_oldest_first)
         width = WIDTH + 0.11 * max(len(line) for name in names for line in name.split("\n"))
         spaced = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
-        figure = Figure(figsize=(width * columns, HEIGHT * rows + 0.6), layout=spaced)
+        where = ", ".join(in_words(name, value) for name, value in overview.same.items() if name in HELD)
+        headline = f"{overview.study or 'study'}: what an attacker reads back" + (f"  ({where})" if where else "")
+        wrapper = Wrapper()
+        headline = wrapper.wrap(headline, TITLE_SIZE, width * columns * 0.97)
+        details = [_details(panel, wrapper) for panel in panels]
+        lines = max(text.count("\n") for text in details) * rows + headline.count("\n")
+        size = (width * columns, HEIGHT * rows + 0.6 + 0.25 * lines)
+        figure = Figure(figsize=size, layout=spaced)
         FigureCanvasAgg(figure)
         for number, panel in enumerate(panels):
             axes = figure.add_subplot(rows, columns, number + 1)
-            _draw_panel(axes, panel, names)
+            _draw_panel(axes, panel, details[number], names)
             if number % columns == 0:
                 axes.set_ylabel(f"text recovered ({SCORE_TITLE}, %)")
-        where = ", ".join(in_words(name, value) for name, value in overview.same.items() if name in HELD)
-        headline = f"{overview.study or 'study'}: what an attacker reads back" + (f"  ({where})" if where else "")
-        figure.suptitle(headline, x=0.01, ha="left", fontsize=16)
+        figure.suptitle(headline, x=0.01, ha="left", fontsize=TITLE_SIZE)
         try:
             figure.savefig(path, dpi=160)
         except (OSError, ValueError) as error:
@@ -151,7 +165,12 @@ def _batch_panels(rows: Sequence[Row], varied: Sequence[str]) -> list[Panel]:
 
 
 def _dropout_panels(rows: Sequence[Row], varied: Sequence[str]) -> list[Panel]:
-    return _panel(rows, varied, "Dropout", "dropout while training", "dropout", lambda on: (on, "on" if on else "off"))
+    return _panel(rows, varied, "Dropout", "dropout while training", "dropout", _dropout_tick)
+
+
+def _dropout_tick(dropout: float) -> tuple[float, str]:
+    """Return the place and the name of the model's own dropout, of none, and of a rate in its place."""
+    return dropout, "off" if not dropout else "on" if dropout is True else f"{dropout:g}"
 
 
 def _utility_panels(rows: Sequence[Row], varied: Sequence[str]) -> list[Panel]:
@@ -169,13 +188,22 @@ def _utility_panels(rows: Sequence[Row], varied: Sequence[str]) -> list[Panel]:
     for defense, (name, row) in strongest.items():
         place = _usefulness(row, no_mcc)
         if place is not None:
-            attack = f" ({row.conditions['attack']})" if len(leaders) > 1 else ""
+            attack = f" ({attack_label(row.conditions['attack'])})" if len(leaders) > 1 else ""
             drawn[name] = (*drawn.get(name, ()), Point(place, row, f"{defense}{attack}"))
     if len({point.place for points in drawn.values() for point in points}) < 2:
         return []
     axis = "accuracy of the trained model (%)" if no_mcc else "usefulness of the trained model (MCC)"
     told = f"strongest attack: {leaders.pop()}" if len(leaders) == 1 else "strongest attack"
-    return [Panel("Leakage and usefulness", ", ".join(filter(None, [detail, told])), axis, (), drawn)]
+    points = [point for found in drawn.values() for point in found]
+    attacked = min(point.row.different for point in points)
+    tested = min((point.row.utility.tested or 0) if point.row.utility else 0 for point in points)
+    sample = f"{attacked} attacked and {tested or 'an unknown number of'} test sentences"
+    enough = attacked >= ENOUGH_ATTACKED and tested >= ENOUGH_TESTED
+    if not enough:
+        sample += f": too few to judge a defense ({ENOUGH_ATTACKED} and {ENOUGH_TESTED})"
+    verdict = "useful and private" if enough else ""
+    title = "Leakage and usefulness"
+    return [Panel(title, ", ".join(filter(None, [detail, told])), axis, (), drawn, sample, verdict)]
 
 
 FINDERS: dict[str, Finder] = {
@@ -206,7 +234,9 @@ def _panel(
         )
         for name, found in lines.items()
     }
-    return [Panel(title, detail, axis, tuple(word for _, word in ticks), drawn)]
+    counts = sorted({point.row.different for points in drawn.values() for point in points})
+    sample = f"sentences for each point: {' to '.join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))}"
+    return [Panel(title, detail, axis, tuple(word for _, word in ticks), drawn, sample)]
 
 
 def _lines(rows: Sequence[Row], condition: str, varied: Sequence[str]) -> tuple[dict[str, list[Row]], str]:
@@ -237,7 +267,9 @@ def _line_name(row: Row, rows: Sequence[Row]) -> str:
         for name, value in usual.items()
         if row.conditions[name] != value and any(other[name] != row.conditions[name] for other in rivals)
     ]
-    return "\n".join([row.conditions["attack"], *(in_words(name, row.conditions[name]) for name in apart)])
+    return "\n".join(
+        [attack_label(row.conditions["attack"]), *(in_words(name, row.conditions[name]) for name in apart)]
+    )
 
 
 def _usefulness(row: Row, no_mcc: bool) -> float | None:
@@ -258,9 +290,15 @@ def _short(defense: str) -> str:
 # --- drawing it ------------------------------------------------------------------------------------------------------
 
 
-def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
-    axes.set_title(panel.title, loc="left", fontsize=15, fontweight="bold", pad=24 if panel.detail else 8)
-    axes.annotate(panel.detail, (0, 1), (0, 7), "axes fraction", "offset points", fontsize=11, color=GREY)
+def _details(panel: Panel, wrapper: Wrapper) -> str:
+    """Return what stands below a panel's title, in lines that fit its width."""
+    return "\n".join(wrapper.wrap(text, DETAIL_SIZE, WIDTH * 0.9) for text in (panel.detail, panel.sample) if text)
+
+
+def _draw_panel(axes: Axes, panel: Panel, details: str, names: Sequence[str]) -> None:
+    pad = 8 + DETAIL_SIZE * 1.4 * (1 + details.count("\n"))
+    axes.set_title(panel.title, loc="left", fontsize=15, fontweight="bold", pad=pad)
+    axes.annotate(details, (0, 1), (0, 7), "axes fraction", "offset points", fontsize=DETAIL_SIZE, color=GREY)
     axes.set_xlabel(panel.axis)
     axes.set_ylim(0, 100)
     axes.set_yticks([0, 25, 50, 75, 100])
@@ -270,7 +308,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
         axes.set_xlim(-0.25, len(panel.ticks) - 0.75)
     else:
-        axes.margins(x=0.12)
+        _set_scale(axes, panel)
     for name, points in panel.lines.items():
         number = names.index(name)
         colour, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
@@ -288,6 +326,13 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
         _label_lines(axes, panel, names)
     else:
         _label_points(axes, panel)
+
+
+def _set_scale(axes: Axes, panel: Panel) -> None:
+    """Show usefulness up to the best there can be, so that the right edge means useful and not most useful of these."""
+    best = 100.0 if "accuracy" in panel.axis else 1.0
+    worst = min(point.place for points in panel.lines.values() for point in points)
+    axes.set_xlim(min(0.0, worst) - 0.06 * best, 1.06 * best)
 
 
 def _label_lines(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
@@ -318,58 +363,17 @@ def _label_points(axes: Axes, panel: Panel) -> None:
     spots = [((p.place - left) / (right - left), p.row.scores[SCORE].mean / 100) for p in points]
     taken = [(x - 0.02, y - 0.03, x + 0.02, y + 0.03) for x, y in spots]
     for point, (x, y) in zip(points, spots, strict=True):
-        box = min(_boxes(x, y, 0.024 * len(point.word)), key=lambda box: (_covered(box, taken), not _inside(box)))
+        box = best_box(x, y, 0.024 * len(point.word), taken)
         taken.append(box)
         middle = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        if abs(middle[1] - y) > FAR:
+            axes.plot(
+                *zip((x, y), middle, strict=True), transform=axes.transAxes, color="#CCCCCC", linewidth=1, zorder=0
+            )
         axes.text(*middle, point.word, transform=axes.transAxes, ha="center", va="center", fontsize=12, color=GREY)
-    axes.text(0.98, 0.03, "useful and private", transform=axes.transAxes, ha="right", style="italic", color="#999999")
-
-
-Box = tuple[float, float, float, float]  # left, bottom, right, top, as shares of the panel
-
-
-def _boxes(x: float, y: float, width: float, height: float = 0.07) -> list[Box]:
-    """Return where a word of this size may stand beside a point: left, right, above, below, and at the corners."""
-    across = (-width / 2 - 0.04, width / 2 + 0.04)
-    middles = [*((x + shift, y) for shift in across), (x, y + 0.09), (x, y - 0.09)]
-    middles += [(x + shift, y + rise) for rise in (0.06, -0.06, 0.12, -0.12) for shift in across]
-    return [(a - width / 2, b - height / 2, a + width / 2, b + height / 2) for a, b in middles]
-
-
-def _covered(box: Box, others: Sequence[Box]) -> float:
-    """Return how much of other boxes a box covers, or sticks out below the panel."""
-    overlap = sum(
-        max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
-        * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
-        for other in others
-    )
-    return round(overlap + max(0.0, 0.01 - box[1]), 4)
-
-
-def _inside(box: Box) -> bool:
-    return box[0] >= 0 and box[2] <= 1.15  # the figure makes room on the right
-
-
-def spread(heights: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Move heights, given from low to high, apart until each has its gap, as little as possible."""
-    placed: list[tuple[float, float, int]] = []  # blocks: middle, size, members
-    for height, gap in zip(heights, gaps, strict=True):
-        block = (height, gap, 1)
-        while placed and block[0] - block[1] / 2 < placed[-1][0] + placed[-1][1] / 2:
-            middle, size, members = placed.pop()
-            count = members + block[2]
-            block = ((middle * members + block[0] * block[2]) / count, size + block[1], count)
-        placed.append(block)
-    result: list[float] = []
-    for middle, size, members in placed:
-        bottom = middle - size / 2
-        for gap in gaps[len(result) : len(result) + members]:
-            result.append(bottom + gap / 2)
-            bottom += gap
-    sunk = max([0.0, *(gap / 2 - height for height, gap in zip(result[:1], gaps[:1], strict=True))])
-    return [height + sunk for height in result] if sunk else result
+    axes.text(0.98, 0.03, panel.verdict, transform=axes.transAxes, ha="right", style="italic", color="#999999")
 
 
 def _oldest_first(name: str) -> tuple[int, str]:
-    attack = name.partition("\n")[0]
+    attack = name.partition("\n")[0].removesuffix(" (ours)")
     return (ATTACK_ORDER.index(attack) if attack in ATTACK_ORDER else len(ATTACK_ORDER)), name

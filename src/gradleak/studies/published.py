@@ -3,7 +3,8 @@
 `published.json` holds for each ready study where its figures come from, the paper's main model, what is the same in all
 rows, and the rows: conditions, under the names of `CONDITIONS` in `show`, and figures. They belong beside a row of ours
 if all conditions hold there, the preset `paper` among them, the model excepted: a study of another model may want to
-see them, too, and is told which model they are of.
+see them, too, and is told which model they are of. A row without an attack is one of a training under a defense: it
+belongs beside the training, and beside every attack under that defense.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-FIGURES = ("rouge1", "rouge2", "rougeL", "exact", "token_accuracy", "mcc", "seconds")
+FIGURES = ("rouge1", "rouge2", "rougeL", "exact", "token_accuracy", "mcc", "epsilon", "seconds")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Published:
         source: paper and table.
         target: the model that was attacked.
         conditions: what must hold in a row of ours, besides the model.
-        figures: scores from 0 to 100, MCC from -1 to 1, seconds per sentence.
+        figures: scores from 0 to 100, MCC from -1 to 1, the privacy loss ε, seconds per sentence.
     """
 
     source: str
@@ -59,7 +60,9 @@ def find_published(study: str | None, conditions: Mapping[str, Any]) -> Publishe
 
 
 def _row(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Published:
-    whole: dict[str, Any] = {"preset": "paper", "settings": {}} | entry["same"] | row
+    whole: dict[str, Any] = entry["same"] | row
+    if "attack" in whole:
+        whole = {"preset": "paper", "settings": {}} | whole
     return Published(
         source=entry["paper"],
         target=whole["target"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from gradleak.studies.cells import Cell
 from gradleak.studies.executors import Executor
 from gradleak.studies.lock import only_driver
 from gradleak.studies.outcome import Failure, Outcome
+from gradleak.studies.stale import Recorded, why_stale
 from gradleak.studies.store import Attempted, Store
 from gradleak.studies.study import Library, Study
 from gradleak.studies.work import Job
@@ -32,6 +34,7 @@ class Planned:
     failed: int  # for good, in earlier runs
     slots: int
     seconds_left: float | None
+    stale: tuple[tuple[str, int], ...] = ()  # why, and how many finished cells are run again for it
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,9 @@ def run_study(
     listener: EventListener | None = None,
     wait: bool = False,
     retry_failed: bool = False,
+    keep_old: bool = False,
 ) -> Summary:
-    """Run what is left of a study; what has finished is never run again.
+    """Run what is left of a study; what has finished on the same weights and sentences is not run again.
 
     Args:
         study: the study.
@@ -121,6 +125,7 @@ def run_study(
         listener: called with what happens.
         wait: wait for another run on the same file to end, instead of refusing.
         retry_failed: also try again what failed for good.
+        keep_old: keep what another release of gradleak has finished, and what was recorded without hashes.
 
     Raises:
         GradleakError: with one line on what does not fit.
@@ -139,7 +144,7 @@ def run_study(
         store.describe(_facts(study))
         if retry_failed:
             store.forget_failures()
-        return _Run(cells, library, store, executor, listener or (lambda event: None)).go()
+        return _Run(cells, library, store, executor, listener or (lambda event: None), keep_old).go()
 
 
 def _facts(study: Study) -> dict[str, str]:
@@ -156,37 +161,65 @@ class _Run:
     store: Store
     executor: Executor
     tell: EventListener
+    keep_old: bool = False
     waiting: deque[Cell] = field(default_factory=deque)
     running: dict[str, Cell] = field(default_factory=dict)
     failed: dict[str, FailedCell] = field(default_factory=dict)
+    attempted: dict[str, Attempted] = field(default_factory=dict)
+    stale: dict[str, list[str]] = field(default_factory=dict)  # by cell: the records that it takes the place of
 
     def go(self) -> Summary:
         started = time.monotonic()
-        before = self.store.done()
-        self.attempted: dict[str, Attempted] = self.store.failed()
-        self._sort(before)
-        done = len(self.cells) - len(self.waiting) - len(self.failed)
+        stale = self._sort()
+        before = len(self.cells) - len(self.waiting) - len(self.failed)
         with self.executor if self.waiting else nullcontext():
-            self.tell(Planned(len(self.cells), done, len(self.failed), self.executor.slots, self.seconds_left()))
+            left = self.seconds_left()
+            self.tell(Planned(len(self.cells), before, len(self.failed), self.executor.slots, left, stale))
             self._work()
         done = len(self.cells) - len(self.failed)
         return Summary(
             cells=len(self.cells),
             done=done,
-            fresh=done - sum(cell.id in before for cell in self.cells),
+            fresh=done - before,
             failed=tuple(self.failed.values()),
             seconds=time.monotonic() - started,
         )
 
-    def _sort(self, done: set[str]) -> None:
+    def _sort(self) -> tuple[tuple[str, int], ...]:
+        """Tell what is left from what is done, mark what is stale, and return why, with how many finished cells."""
+        records: dict[str, list[Recorded]] = {}
+        for record in self.store.recorded():
+            records.setdefault(record.setting, []).append(record)
+        reasons: dict[str, str] = {}
+        again: Counter[str] = Counter()
         for cell in self.cells:
-            earlier = self.attempted.get(cell.id)
-            if earlier is not None and earlier.attempts >= ATTEMPTS:
-                self.failed[cell.id] = FailedCell(cell, earlier.error, earlier.attempts)
-            elif cell.id not in done:
-                self.waiting.append(cell)
+            found = None
+            for record in records.get(cell.setting, ()):
+                why = why_stale(record, cell.hashes or {}, keep_old=self.keep_old)
+                if why is None:
+                    found = record
+                else:
+                    reasons[record.id] = why
+                    again[why] += record.done
+                    self.stale.setdefault(cell.id, []).append(record.id)
+            self._place(cell, found)
         # What has never failed comes first: a cell that ends its worker must not do so at the start of every run.
         self.waiting = deque(sorted(self.waiting, key=lambda cell: self._attempts(cell)))
+        settings = {cell.setting for cell in self.cells}
+        others = {record.id for name, some in records.items() if name not in settings for record in some}
+        earlier = json.loads(self.store.meta().get("stale", "{}"))
+        kept = {name: why for name, why in earlier.items() if name in others}
+        self.store.describe({"stale": json.dumps(kept | reasons)})
+        return tuple((why, count) for why, count in again.most_common() if count)
+
+    def _place(self, cell: Cell, record: Recorded | None) -> None:
+        if record is None:
+            self.waiting.append(cell)
+        elif not record.done and record.attempts >= ATTEMPTS:
+            self.failed[cell.id] = FailedCell(cell, record.error, record.attempts)
+        elif not record.done:
+            self.attempted[cell.id] = Attempted(record.attempts, record.error)
+            self.waiting.append(cell)
 
     def _work(self) -> None:
         while self.waiting or self.running:
@@ -203,12 +236,12 @@ class _Run:
                 self._finish(cell, result)
 
     def _finish(self, cell: Cell, outcome: Outcome) -> None:
-        self.store.record(cell, outcome, self._attempts(cell))
+        self.store.record(cell, outcome, self._attempts(cell), self.stale.get(cell.id, ()))
         self.tell(Finished(cell, outcome, self.seconds_left()))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
         attempts = self._attempts(cell)
-        self.store.record_failure(cell, failure, attempts)
+        self.store.record_failure(cell, failure, attempts, self.stale.get(cell.id, ()))
         self.attempted[cell.id] = Attempted(attempts, failure.error)
         for_good = failure.hopeless or attempts >= ATTEMPTS
         if for_good:

@@ -60,19 +60,34 @@ def labels_for(target: Target, dataset: Dataset, given: Mapping[str, int] | None
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """How a client trains and what it sends (see `Client`)."""
+    """How a client trains and what it sends (see `Client`).
 
-    dropout: bool = False
+    Attributes:
+        dropout: with the model's dropout or without; a number is a rate that takes the place of the model's own, which
+            the target must have been given (`set_dropout`).
+    """
+
+    dropout: bool | float = False
     embeddings: Embeddings = "frozen"
     fedavg: FedAvg | None = None
 
     def __str__(self) -> str:
         local = f"FedAvg ({self.fedavg.steps} steps, lr {self.fedavg.lr:g})" if self.fedavg else "FedSGD"
-        return f"{local}, {'dropout' if self.dropout else 'no dropout'}, embeddings {self.embeddings}"
+        rate = "" if self.rate is None else f" {self.rate:g}"
+        return f"{local}, {'dropout' if self.dropout else 'no dropout'}{rate}, embeddings {self.embeddings}"
+
+    @property
+    def rate(self) -> float | None:
+        """The dropout rate in place of the model's own; None for that one."""
+        return None if isinstance(self.dropout, bool) else self.dropout
 
     def client(self, target: Target, seed: int | None) -> Client:
         """Return such a client."""
-        return Client(target, dropout=self.dropout, embeddings=self.embeddings, fedavg=self.fedavg, seed=seed)
+        if self.rate is not None and {self.rate} != set(target.dropouts.values()) - {0.0}:
+            raise GradleakError(
+                f"dropout {self.rate:g} needs a model of that rate: call set_dropout(target, rate) first"
+            )
+        return Client(target, dropout=bool(self.dropout), embeddings=self.embeddings, fedavg=self.fedavg, seed=seed)
 
 
 @dataclass(frozen=True)

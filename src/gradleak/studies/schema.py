@@ -172,6 +172,15 @@ def client(value: object, place: Place) -> ClientSettings:
     return ClientSettings(**read_table(value, CLIENT, place))
 
 
+def dropout(value: object, place: Place) -> bool | float:
+    """Read whether a client uses dropout: the model's own, none, or a rate in place of the model's."""
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, int | float) or not 0 < value < 1:
+        raise place.error(f"takes true, false or a rate between 0 and 1, not {value!r}")
+    return float(value)
+
+
 def fedavg(value: object, place: Place) -> FedAvg:
     """Read the table of local training."""
     return FedAvg(**read_table(value, FEDAVG, place))
@@ -254,7 +263,7 @@ DATASET = {
 }
 FEDAVG = {"steps": Key(whole(1)), "lr": Key(positive), "batch": Key(whole(1), None)}
 CLIENT = {
-    "dropout": Key(flag, False),
+    "dropout": Key(dropout, False),
     "embeddings": one_of("embeddings setting", get_args(Embeddings)),
     "fedavg": Key(fedavg, None),
 }

@@ -26,6 +26,7 @@ from gradleak.errors import GradleakError, unknown_name
 from gradleak.metrics import SCORE_NAMES, share
 from gradleak.studies.intervals import bootstrap
 from gradleak.studies.published import Published, find_published
+from gradleak.studies.stale import why_old
 
 CONDITIONS = (
     "attack",
@@ -47,6 +48,9 @@ TOGETHER = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "e
 
 BATCH_COUNTS = ("returned", "exact", "surplus", "unrepresentable")
 NO_DEFENSE = "none"
+OURS = ("sieve", "auto", "mosaic")
+"""Attacks that are gradleak's own, of no paper; tables and plots mark them."""
+
 ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "mosaic", "sieve")
 """From the oldest to the newest, as the papers' tables have them; others follow by name."""
 
@@ -71,6 +75,8 @@ class Usefulness:
         accuracy: share of right predictions, from 0 to 1.
         epsilon: the privacy loss, where the defense bounds it.
         cells: how many trainings.
+        tested: how many sentences each was tested on, the fewest of all; None if that was not recorded.
+        published: what the paper reports, if this is one of its settings.
     """
 
     target: str
@@ -79,6 +85,8 @@ class Usefulness:
     accuracy: float | None
     epsilon: float | None
     cells: int
+    tested: int | None = None
+    published: Published | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class Row:
 
     Attributes:
         conditions: the value of each of `CONDITIONS`; None where the row's cells differ.
-        sentences: how many sentences were attacked.
+        sentences: how many sentences were attacked, one that several seeds attack counted for each of them.
         cells: how many cells they come from.
         scores: each score, from 0 to 100.
         seconds: per sentence.
@@ -97,6 +105,7 @@ class Row:
             of its cells were recorded before it was counted, or nothing was returned.
         surplus: how many texts were returned beyond the sentences of their batches; None as above.
         unrepresentable: how many of the sentences the tokenizer cannot write in full; None as above.
+        different: how many different sentences were attacked.
     """
 
     conditions: Mapping[str, Any]
@@ -106,6 +115,7 @@ class Row:
     seconds: float | None
     published: Published | None = None
     utility: Usefulness | None = None
+    different: int = 0
     precision: float | None = None
     surplus: int | None = None
     unrepresentable: int | None = None
@@ -123,6 +133,8 @@ class Overview:
         utilities: one per model and defense.
         finished: how many cells are done.
         failed: every error and how many cells ended with it, the most frequent first.
+        stale: cells that are left out because a run found them stale: why, and how many.
+        old: cells that are shown and that a run would find stale: why, and how many.
     """
 
     study: str | None
@@ -132,6 +144,8 @@ class Overview:
     utilities: tuple[Usefulness, ...]
     finished: int
     failed: tuple[tuple[str, int], ...]
+    stale: tuple[tuple[str, int], ...] = ()
+    old: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def same(self) -> dict[str, Any]:
@@ -164,13 +178,20 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
     if not path.is_file():
         raise GradleakError(f"there is no study file {path}")
     cells, meta, sentences, batches, trained = _read(path)
-    done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5]) for cell in cells if cell[3] == "done"]
+    reasons: dict[str, str] = json.loads(meta.get("stale", "{}"))
+    stale = Counter(reasons[cell[0]] for cell in cells if cell[0] in reasons and cell[3] == "done")
+    cells = [cell for cell in cells if cell[0] not in reasons]
+    done = [Finished(cell[0], cell[1], json.loads(cell[2]), cell[5], cell[6]) for cell in cells if cell[3] == "done"]
     errors = Counter(str(cell[4] or "unknown error") for cell in cells if cell[3] == "failed")
     if not done:
         failed = f"; {sum(errors.values())} failed, with: {errors.most_common(1)[0][0]}" if errors else ""
-        raise GradleakError(f"{path} holds no finished cell yet{failed}")
-    utilities = _utilities([cell for cell in done if cell.kind == "utility"], trained)
+        left_out = "".join(f"; {count} stale ({why})" for why, count in stale.most_common())
+        raise GradleakError(f"{path} holds no finished cell yet{left_out}{failed}")
     study = meta.get("name") or None
+    utilities = tuple(
+        replace(utility, published=find_published(study, {"target": utility.target, "defense": utility.defense}))
+        for utility in _utilities([cell for cell in done if cell.kind == "utility"], trained)
+    )
     rows = _rows([cell for cell in done if cell.kind == "attack"], sentences, batches, chosen)
     return Overview(
         study=study,
@@ -180,6 +201,8 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         utilities=utilities,
         finished=len(done),
         failed=tuple(errors.most_common()),
+        stale=tuple(stale.most_common()),
+        old=tuple(Counter(filter(None, (cell.old for cell in done))).most_common()),
     )
 
 
@@ -187,6 +210,7 @@ def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any], 
     """Return cells, facts about the study, sentences, batches and utility as of one moment, in a fixed order."""
     # A file that nobody writes is opened as one that cannot change: else SQLite would leave two files beside it.
     written = path.with_name(f"{path.name}-wal").exists()
+    columns = "id, kind, config, status, error, seconds, version"
     order = "ORDER BY cell_id, batch, position"
     address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
     try:
@@ -194,7 +218,7 @@ def _read(path: Path) -> tuple[list[Any], dict[str, str], list[Any], list[Any], 
             file.execute("BEGIN")
             counted = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batches'").fetchone()[0]
             return (
-                file.execute("SELECT id, kind, config, status, error, seconds FROM cells ORDER BY id").fetchall(),
+                file.execute(f"SELECT {columns} FROM cells ORDER BY id").fetchall(),
                 dict(file.execute("SELECT key, value FROM meta").fetchall()),
                 file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
                 file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else [],
@@ -225,6 +249,12 @@ class Finished:
     kind: str
     config: Mapping[str, Any]
     seconds: float | None
+    version: str
+
+    @property
+    def old(self) -> str | None:
+        """Why a run would find it stale whatever its model and sentences are now; None if it would not."""
+        return why_old(self.config.get("hashes"), self.version)
 
     @property
     def target(self) -> str:
@@ -298,6 +328,7 @@ def _rows(
             scores={name: Estimate(*map(float, estimates[number, place])) for place, name in enumerate(SCORE_NAMES)},
             seconds=_seconds(members[number], int(counts[number])),
             **counted.get(number, {}),
+            different=_different(members[number], int(counts[number])),
         )
         for number in range(len(groups))
         if counts[number]
@@ -323,6 +354,18 @@ def _counted(
     }
 
 
+def _different(cells: Sequence[Finished], sentences: int) -> int:
+    """Return how many different sentences cells hold, each of which is attacked anew with every seed."""
+    places = {(cell.config["dataset"]["name"], place) for cell in cells for place in _places(cell.config["dataset"])}
+    return min(sentences, len(places)) if places else sentences
+
+
+def _places(dataset: Mapping[str, Any]) -> range:
+    """Return which sentences of a dataset a cell holds; none if that was not recorded."""
+    start, _, stop = (dataset.get("take") or "").partition(":")
+    return range(int(start or 0), int(stop)) if stop else range(0)
+
+
 def _seconds(cells: Sequence[Finished], sentences: int) -> float | None:
     known = [cell.seconds for cell in cells if cell.seconds is not None]
     return sum(known) / sentences if known else None
@@ -334,13 +377,17 @@ def _seconds(cells: Sequence[Finished], sentences: int) -> float | None:
 def _utilities(cells: Sequence[Finished], trained: Sequence[tuple[Any, ...]]) -> tuple[Usefulness, ...]:
     measured = {cell: values for cell, *values in trained}
     groups: dict[tuple[str, str], list[list[float | None]]] = {}
+    tested: dict[tuple[str, str], list[int]] = {}
     for cell in cells:
         if cell.id in measured:
+            tested.setdefault((cell.target, cell.defense), []).append(len(_places(cell.config.get("test") or {})))
             groups.setdefault((cell.target, cell.defense), []).append(measured[cell.id])
     means = {key: [_mean(column) for column in zip(*values, strict=True)] for key, values in groups.items()}
     ordered = sorted(means.items(), key=lambda item: (item[0][0], _defense_place(item[0][1])))
     return tuple(
-        Usefulness(*key, mcc=mcc, accuracy=accuracy, epsilon=epsilon, cells=len(groups[key]))
+        Usefulness(
+            *key, mcc=mcc, accuracy=accuracy, epsilon=epsilon, cells=len(groups[key]), tested=min(tested[key]) or None
+        )
         for key, (mcc, accuracy, epsilon) in ordered
     )
 
@@ -376,7 +423,7 @@ def _defense_place(defense: str) -> tuple[bool, str, float, str]:
 
 
 def _sortable(value: object) -> tuple[float, str]:
-    return (float(value), "") if isinstance(value, int) else (0.0, str(value))
+    return (float(value), "") if isinstance(value, int | float) else (0.0, str(value))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -388,12 +435,19 @@ def _key(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def attack_label(attack: str) -> str:
+    """Return an attack's name, marked if it is gradleak's own."""
+    return f"{attack} (ours)" if attack in OURS else attack
+
+
 def in_words(condition: str, value: Any) -> str:  # noqa: ANN401
     """Return what a condition's value says by itself, as in `batch size 4, no dropout, embeddings frozen`."""
     if value is None:
         return f"several {condition.replace('_', ' ')}s"
     if condition == "dropout":
-        return "dropout" if value else "no dropout"
+        return f"dropout {value:g}" if value and value is not True else "dropout" if value else "no dropout"
+    if condition == "attack":
+        return attack_label(value)
     if condition == "settings":
         return ", ".join(f"{key}={item}" for key, item in value.items()) or "the paper's settings"
     if condition == "knowledge":

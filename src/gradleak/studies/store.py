@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from gradleak.errors import GradleakError
-from gradleak.studies.cells import Cell
+from gradleak.studies.cells import Cell, setting_of
 from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
+from gradleak.studies.stale import Recorded
 from gradleak.version import __version__
 
 SCHEMA = 1
@@ -107,6 +108,16 @@ class Store:
         rows = self._connection.execute("SELECT id, attempts, error FROM cells WHERE status = 'failed'")
         return {cell: Attempted(attempts, error) for cell, attempts, error in rows}
 
+    def recorded(self) -> list[Recorded]:
+        """Return all cells, done and failed, without their results."""
+        rows = self._connection.execute("SELECT id, config, status, attempts, error, version FROM cells ORDER BY id")
+        return [
+            Recorded(name, setting_of(config), config.get("hashes"), status == "done", attempts, error or "", version)
+            for name, config, status, attempts, error, version in (
+                (row[0], json.loads(row[1]), *row[2:]) for row in rows
+            )
+        ]
+
     def paces(self) -> dict[tuple[str, str], tuple[int, float]]:
         """Return for each kind and attack the number of finished cells and their mean seconds."""
         rows = self._connection.execute(
@@ -144,9 +155,10 @@ class Store:
         with self._transaction():
             self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
 
-    def record(self, cell: Cell, outcome: Outcome, attempts: int) -> None:
-        """Write down a finished cell, all of it or nothing."""
+    def record(self, cell: Cell, outcome: Outcome, attempts: int, replaces: Sequence[str] = ()) -> None:
+        """Write down a finished cell, all of it or nothing, in place of the stale records of these ids."""
         with self._transaction():
+            self._forget(replaces)
             self._put(cell, "done", None, attempts, outcome)
             self._connection.executemany(
                 f"INSERT INTO sentences (cell_id, {_names(Sentence)}) VALUES (?, {_marks(Sentence)})",
@@ -162,15 +174,20 @@ class Store:
                     (cell.id, *astuple(outcome.utility)),
                 )
 
-    def record_failure(self, cell: Cell, failure: Failure, attempts: int) -> None:
-        """Write down that a cell failed."""
+    def record_failure(self, cell: Cell, failure: Failure, attempts: int, replaces: Sequence[str] = ()) -> None:
+        """Write down that a cell failed, in place of the stale records of these ids."""
         with self._transaction():
+            self._forget(replaces)
             self._put(cell, "failed", failure.error, attempts, None)
 
     def forget_failures(self) -> None:
         """Forget the cells that failed, so that they start afresh."""
         with self._transaction():
             self._connection.execute("DELETE FROM cells WHERE status = 'failed'")
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        for table, column in (("sentences", "cell_id"), ("utility", "cell_id"), ("cells", "id")):
+            self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(name,) for name in ids])
 
     def _put(self, cell: Cell, status: str, error: str | None, attempts: int, outcome: Outcome | None) -> None:
         self._connection.execute(

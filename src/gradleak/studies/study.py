@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -23,17 +25,20 @@ from gradleak.studies.reading import Key, Place, read_table, text
 from gradleak.studies.scenario import TargetSpec
 from gradleak.studies.schema import PAPER, AttackSpec, DataSpec, Grid, UtilityGrid
 from gradleak.targets import trained_classes
+from gradleak.targets.identity import folder_hash, weights_hash
 
 READY = "ready"
 AnyGrid = TypeVar("AnyGrid", Grid, UtilityGrid)
 
 
 class Library:
-    """Datasets by description, each read once."""
+    """Datasets by description, each read once, and hashes of what names stand for."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str | None, str | None], Dataset] = {}
         self._heads: dict[str, int | None] = {}
+        self._weights: dict[tuple[str, bool], str] = {}
+        self._sentences: dict[DataSpec, str] = {}
 
     def whole(self, spec: DataSpec) -> Dataset:
         """Return the whole dataset."""
@@ -67,6 +72,21 @@ class Library:
         """Return the description with the bounds written out."""
         start, stop = self.bounds(spec)
         return replace(spec, take=f"{start}:{stop}")
+
+    def weights_hash(self, spec: TargetSpec) -> str:
+        """Return what tells the model's weights from others of the same name, read once per run."""
+        key = (spec.name, spec.random_weights)
+        if key not in self._weights:
+            self._weights[key] = weights_hash(*key)
+        return self._weights[key]
+
+    def sentences_hash(self, spec: DataSpec) -> str:
+        """Return a SHA-256 of the very texts and labels that are taken."""
+        if spec not in self._sentences:
+            taken = self.get(spec)
+            content = json.dumps([taken.texts, taken.labels])
+            self._sentences[spec] = hashlib.sha256(content.encode()).hexdigest()
+        return self._sentences[spec]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,12 +229,15 @@ def _attack_cells(grid: Grid, library: Library) -> Iterator[AttackCell]:
         grid.knowledge,
         grid.attack,
     ):
+        named = {"weights": library.weights_hash(target), **_folders(attack)}
         for part in _parts(library.bounds(dataset), size * grid.batches_per_cell):
+            taken = replace(dataset, take=part)
             yield AttackCell(
                 target=_with_classes(target, dataset, library),
                 defenses=defenses,
                 seed=seed,
-                dataset=replace(dataset, take=part),
+                hashes={**named, "sentences": library.sentences_hash(taken)},
+                dataset=taken,
                 batch_size=size,
                 client=client,
                 knowledge=_facts(knowledge, attack),
@@ -224,16 +247,29 @@ def _attack_cells(grid: Grid, library: Library) -> Iterator[AttackCell]:
 
 def _utility_cells(grid: UtilityGrid, library: Library) -> Iterator[UtilityCell]:
     for target, seed, train, test, defenses in product(grid.target, grid.seed, grid.train, grid.test, grid.defense):
+        train_part, test_part = library.exact(train), library.exact(test)
         yield UtilityCell(
             target=_with_classes(target, train, library),
             defenses=defenses,
             seed=seed,
-            train=library.exact(train),
-            test=library.exact(test),
+            hashes={
+                "weights": library.weights_hash(target),
+                "training sentences": library.sentences_hash(train_part),
+                "test sentences": library.sentences_hash(test_part),
+            },
+            train=train_part,
+            test=test_part,
             epochs=grid.epochs,
             batch_size=grid.batch_size,
             lr=grid.lr,
         )
+
+
+def _folders(attack: AttackSpec) -> dict[str, str]:
+    """Return a hash of every folder that an attack's settings name, such as a prior's or an inverter's."""
+    settings = asdict(find_attack(attack.name).with_settings(attack.preset, attack.texts))
+    folders = {key: Path(value) for key, value in settings.items() if isinstance(value, str) and Path(value).is_dir()}
+    return {key: folder_hash(folder, deep=True) for key, folder in folders.items()}
 
 
 def _parts(bounds: tuple[int, int], size: int) -> list[str]:

@@ -28,6 +28,7 @@ from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, Ut
 from gradleak.studies.scenario import Case, Scenario, TargetSpec, labels_for
 from gradleak.studies.study import Library
 from gradleak.targets import Target
+from gradleak.targets.dropout import set_dropout
 from gradleak.version import __version__
 
 TARGETS_KEPT = 2
@@ -72,13 +73,14 @@ class Workshop:
     def __init__(self, device: str = "auto", folder: str | None = None) -> None:
         self._device = device
         self._folder = folder
-        self._targets: OrderedDict[tuple[TargetSpec, int], Target] = OrderedDict()
+        self._targets: OrderedDict[tuple[TargetSpec, int, float | None], Target] = OrderedDict()
 
     def run(self, job: Job, listener: Listener | None = None) -> Outcome | Failure:
         """Do a job; whatever goes wrong is told in one line."""
         try:
             load_plugins(self._folder)
-            target = self._target(job.cell.target, job.cell.seed)
+            rate = job.cell.client.rate if isinstance(job.cell, AttackCell) else None
+            target = self._target(job.cell.target, job.cell.seed, rate)
             started = time.perf_counter()
             found: dict[str, Any] = (
                 {"utility": _utility(job, job.cell, target, listener)}
@@ -96,12 +98,15 @@ class Workshop:
             self._make_room(error)
             return Failure(in_one_line(error), hopeless=isinstance(error, GradleakError))
 
-    def _target(self, spec: TargetSpec, seed: int) -> Target:
-        key = (spec, seed)
+    def _target(self, spec: TargetSpec, seed: int, dropout: float | None) -> Target:
+        key = (spec, seed, dropout)
         if key not in self._targets:
             while len(self._targets) >= TARGETS_KEPT:
                 self._targets.popitem(last=False)
-            self._targets[key] = spec.load(seed, self._device)
+            target = spec.load(seed, self._device)
+            if dropout is not None:
+                set_dropout(target, dropout)
+            self._targets[key] = target
         self._targets.move_to_end(key)
         return self._targets[key]
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradleak.errors import GradleakError
 from gradleak.targets.target import Target
 
 
@@ -62,6 +63,19 @@ def _sites(target: Target, tokens: int) -> dict[str, DropoutSite]:
     with torch.no_grad(), _watched(target.model, note):
         target.family.logits(target.model, target.embed(ids), torch.ones_like(ids, dtype=torch.bool), target.task)
     return sites
+
+
+def set_dropout(target: Target, rate: float) -> None:
+    """Give every dropout of a model that drops anything another rate, the same for all.
+
+    Raises:
+        GradleakError: if the model has no dropout.
+    """
+    modules = [module for module in target.model.modules() if isinstance(module, nn.Dropout) and module.p]
+    if not modules:
+        raise GradleakError(f"{target.name} has no dropout whose rate could be {rate:g}")
+    for module in modules:
+        module.p = rate
 
 
 @contextmanager
