@@ -38,7 +38,7 @@ class Library:
         self._read: dict[tuple[str, str | None, str | None], Dataset] = {}
         self._heads: dict[str, int | None] = {}
         self._weights: dict[tuple[str, bool], str] = {}
-        self._sentences: dict[DataSpec, str] = {}
+        self._sentences: dict[tuple[str | None, ...], str] = {}
 
     def whole(self, spec: DataSpec) -> Dataset:
         """Return the whole dataset."""
@@ -82,11 +82,12 @@ class Library:
 
     def sentences_hash(self, spec: DataSpec) -> str:
         """Return a SHA-256 of the very texts and labels that are taken."""
-        if spec not in self._sentences:
+        key = (spec.name, spec.take, spec.text_column, spec.label_column)
+        if key not in self._sentences:
             taken = self.get(spec)
             content = json.dumps([taken.texts, taken.labels])
-            self._sentences[spec] = hashlib.sha256(content.encode()).hexdigest()
-        return self._sentences[spec]
+            self._sentences[key] = hashlib.sha256(content.encode()).hexdigest()
+        return self._sentences[key]
 
 
 @dataclass(frozen=True, kw_only=True)
