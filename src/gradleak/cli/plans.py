@@ -110,7 +110,9 @@ def plan_captured(
     return Plan(target, Job(update, knowledge, None), iter(()), 1, knowledge.told, overview, scenario)
 
 
-def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tuple[str, str]]:
+def full_overview(
+    plan: Plan, attack: Attack, preset: str, seed: int, budget: float | None = None
+) -> list[tuple[str, str]]:
     """Return the threat model, the model and the attack, line by line."""
     target = plan.target
     count = sum(parameter.numel() for parameter in target.parameters.values())
@@ -121,7 +123,7 @@ def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tu
         ("attack", f"{attack.name}: {attack.paper}"),
         (preset, repr(attack)),
         ("attacker", f"is told {', '.join(plan.told) or 'nothing besides model and update'}"),
-        ("run", f"seed {seed}, on {target.device}"),
+        ("run", f"seed {seed}, on {target.device}" + (f", {budget:g} s for each update" if budget else "")),
     ]
 
 

@@ -123,12 +123,18 @@ def _sentences(job: Job, target: Target, listener: Listener | None) -> Iterator[
         facts=cell.knowledge,
         seed=cell.seed,
     )
-    for number, (case, found) in enumerate(_attacked(attack, target, scenario, cell.seed, listener)):
+    attacked = _attacked(attack, target, scenario, cell.seed, listener, cell.attack.budget)
+    for number, (case, found) in enumerate(attacked):
         yield from _scored(number, case, found)
 
 
 def _attacked(
-    attack: Attack, target: Target, scenario: Scenario, seed: int, listener: Listener | None
+    attack: Attack,
+    target: Target,
+    scenario: Scenario,
+    seed: int,
+    listener: Listener | None,
+    budget: float | None,
 ) -> Iterator[tuple[Case, Reconstruction]]:
     """Attack the batches, as many side by side as fit."""
     cases = scenario.cases(target)
@@ -138,7 +144,8 @@ def _attacked(
         size = max(1, min(size, limit // max(1, group[0].update.num_values)))
         group += islice(cases, size - 1)
         updates, knowledge = [case.update for case in group], [case.knowledge for case in group]
-        yield from zip(group, attack.many(target, updates, knowledge, seed=seed, listener=listener), strict=True)
+        found = attack.many(target, updates, knowledge, seed=seed, listener=listener, budget=budget)
+        yield from zip(group, found, strict=True)
 
 
 def _scored(number: int, case: Case, found: Reconstruction) -> Iterator[Sentence]:
