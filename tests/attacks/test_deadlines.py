@@ -43,8 +43,9 @@ MODERATE: dict[str, dict[str, str]] = {
 }
 """Settings with which small models take a second or two, every phase included."""
 
-# What an attack may still ask, once the answer was yes, on its way back through its loops: four times as much as any.
-ON_THE_WAY_OUT = 40
+# What an attack may still ask, once the answer was yes, on its way back through its loops. The most are 17, of LAMP, which
+# asks for each length that it tries.
+ON_THE_WAY_OUT = 25
 BATCH = ["the cat sat on a big red mat .", "a dog ran on b c d"]
 LONG = [
     "the committee has decided that the annual report will not be published before the end of the month",

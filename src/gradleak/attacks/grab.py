@@ -109,7 +109,8 @@ class Grab(Hybrid):
             watch = history.part(number * self.steps, members)
             descended = self._continuous(target, matcher, guess, some, watch)
             words = self._nearest_words(target, matcher, descended)
-            searched = self._discrete(target, matcher, descended, some, room[members])
+            late = reporter.deadline.passed
+            searched = words if late else self._discrete(target, matcher, descended, some, room[members])
             for place, victim in enumerate(members):
                 if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
                     nearest[victim] = searched.victims([place])

@@ -155,6 +155,8 @@ class Hybrid(Dlg):
 
     def _in_order(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
         """Put each victim's words in order; victims of the same lengths are looked at together."""
+        if self.polish and matcher.deadline.passed:
+            return guess
         alike: dict[tuple[bool, ...], list[int]] = {}
         for victim, free in enumerate(guess.slots.free.flatten(1).tolist()):
             alike.setdefault(tuple(free), []).append(victim)

@@ -118,7 +118,8 @@ class Lamp(Hybrid):
                 if running.matcher.deadline.passed:
                     break
                 descender.rearrange(self._best_moves(target, running.matcher, prior, descender.now, victims))
-        for state in (descender.now, descender.best):
+        late = running.matcher.deadline.passed
+        for state in (descender.best,) if late else (descender.now, descender.best):
             words = self._nearest_words(target, running.matcher, state)
             running.nearest = keep_better(running.nearest, words, words.losses)
 

@@ -219,7 +219,7 @@ class Matcher:
         if victims != self.victims:
             raise GradleakError(f"there are candidates for {victims} victims and gradients of {self.victims}")
         room = self._candidates_at_once(candidates)
-        if self.deadline.limited:
+        if self.deadline.limited and room > 1:
             room = min(room, candidates_in_a_moment(self.target, candidates.mask.shape[2:].numel()))
         per_victim = min(count, room)
         together = max(1, room // per_victim)
@@ -243,7 +243,7 @@ class Matcher:
     def _candidates_at_once(self, candidates: Candidates) -> int:
         key = _room_key(candidates)
         if key not in self._room:
-            if candidates.mask.shape[:2].numel() == 1:
+            if candidates.mask.shape[:2].numel() == 1 or self._only_one_in_time(candidates):
                 return 1
             one = candidates.part(slice(0, 1), slice(0, 1))
             standing = [
@@ -254,6 +254,11 @@ class Matcher:
             bytes_each = saved_bytes(lambda: self._distances(one, slice(0, 1)), standing)
             self._room[key] = candidates_at_once(self.target.device, bytes_each, one.mask.numel())
         return self._room[key]
+
+    def _only_one_in_time(self, candidates: Candidates) -> bool:
+        """Whether one candidate takes so long that measuring how many fit would take too much of the time."""
+        tokens = candidates.mask.shape[2:].numel()
+        return self.deadline.limited and candidates_in_a_moment(self.target, tokens) == 1
 
 
 def _room_key(candidates: Candidates) -> tuple[int, ...]:
