@@ -43,8 +43,8 @@ MODERATE: dict[str, dict[str, str]] = {
 }
 """Settings with which small models take a second or two, every phase included."""
 
-# What an attack may still ask, once the answer was yes, on its way back through its loops. The most are 17, of LAMP, which
-# asks for each length that it tries.
+# What an attack may still ask after a yes, on its way back through its loops. LAMP asks most, 17 times: once for
+# each length that it tries.
 ON_THE_WAY_OUT = 25
 BATCH = ["the cat sat on a big red mat .", "a dog ran on b c d"]
 LONG = [

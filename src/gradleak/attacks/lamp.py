@@ -91,7 +91,7 @@ class Lamp(Hybrid):
         found: dict[int, Finding] = {}
         while running.numbers and running.descender.steps_done < self.steps and not reporter.deadline.passed:
             self._round(target, prior, running, [victims[number] for number in running.numbers], history)
-            if self.order_early:
+            if self.order_early and not reporter.deadline.passed:
                 self._order_settled(target, running)
             arrived = running.arrived()
             # Who keeps to wrong words must not wait: it would find others or not, depending on who is beside it.
@@ -139,7 +139,7 @@ class Lamp(Hybrid):
         chosen = words.losses.argmin(dim=1, keepdim=True)
         words = words.starts(chosen)
         settled = running.end_round(_bags(target, words))
-        if settled and not running.matcher.deadline.passed:
+        if settled:
             ordered = self._in_order(target, running.matcher.of_victims(settled), words.victims(settled))
             nearest = running.nearest.victims(settled).starts(chosen[settled])
             better = keep_better(nearest, ordered, ordered.losses)
