@@ -22,6 +22,7 @@ def attack(
     preset: str | None = None,
     seed: int = 0,
     listener: Listener | None = None,
+    budget: float | None = None,
     **settings: Any,  # noqa: ANN401 - each attack has hyperparameters of its own
 ) -> Reconstruction:
     """Reconstruct the private batch behind an update.
@@ -35,13 +36,19 @@ def attack(
             By default `best` if the attack has it, else `paper`.
         seed: seed of everything random in the attack.
         listener: called with a `Progress` now and then.
+        budget: seconds after which the best found so far is returned; None for the attack's own limit, if it has one.
         **settings: hyperparameters that differ from the preset's.
 
     Raises:
         GradleakError: with one line on what does not fit.
     """
-    built = _with_values(find_attack(name).with_settings(preset), settings)
-    return built(target, update, knowledge, seed=seed, listener=listener)
+    if budget is not None and not budget > 0:
+        raise GradleakError(f"the budget must be above 0 seconds, not {budget:g}")
+    kind = find_attack(name)
+    if budget is not None and kind.has_setting("budget"):
+        settings, budget = settings | {"budget": budget}, None
+    built = _with_values(kind.with_settings(preset), settings)
+    return built(target, update, knowledge, seed=seed, listener=listener, budget=budget)
 
 
 def score(

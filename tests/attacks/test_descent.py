@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from conftest import small_target
+from conftest import PassesAfter, small_target
 from gradleak.attacks.descent import Descender, Descent, Guess, _clipped, descend, random_guess
 from gradleak.attacks.guesses import Slots
+from gradleak.exchange import Deadline
 from gradleak.matching import Candidates
 from gradleak.targets import Target
 
@@ -22,7 +23,8 @@ GOAL = 0.3
 class Bowl:
     """Stands in for a Matcher: each guess's loss is its squared distance from a goal, so that slopes are known."""
 
-    def __init__(self, loss: Callable[[Candidates], Tensor] | None = None) -> None:
+    def __init__(self, loss: Callable[[Candidates], Tensor] | None = None, deadline: Deadline | None = None) -> None:
+        self.deadline = deadline or Deadline()
         self.loss = loss or (lambda c: (c.inputs - GOAL).square().flatten(2).sum(dim=2))
 
     def gradients(self, candidates: Candidates) -> tuple[Tensor, dict[str, Tensor]]:
@@ -261,3 +263,13 @@ def test_victims_that_stay_go_on_as_if_nobody_had_left(optimizer: str) -> None:
     assert_close(alone.embeddings, expected.embeddings, rtol=0, atol=0)
     assert_close(alone.losses, expected.losses, rtol=0, atol=0)
     assert_close(staying.now.embeddings, together.now.victims([2, 0]).embeddings, rtol=0, atol=0)
+
+
+def test_a_descent_ends_when_time_is_up_at_the_best_it_has_seen() -> None:
+    descent, late = Descent(steps=9, lr=0.1), Bowl(deadline=PassesAfter(4))
+    whole = Descender(BERT, Bowl(), guess_of([[[5]]]), descent)  # type: ignore[arg-type]
+    stopped = Descender(BERT, late, guess_of([[[5]]]), descent)  # type: ignore[arg-type]
+    expected = whole.run(4)
+    assert torch.equal(stopped.run(9).embeddings, expected.embeddings)
+    assert stopped.steps_done == 4
+    assert stopped.run(9).losses.isfinite().all()

@@ -12,6 +12,7 @@ import pytest
 from command_line import TEXT, Run, read, runner, save_model, without_seconds
 
 from gradleak.attacks import Tag
+from gradleak.attacks.base import OUT_OF_TIME
 from gradleak.cli import running
 from gradleak.targets import Target
 
@@ -314,3 +315,20 @@ def test_results_on_a_terminal_are_coloured(run: Run, monkeypatch: pytest.Monkey
     assert answer.code == 0
     assert "\x1b[" in answer.out
     assert "right token at another place" in answer.out
+
+
+def test_a_budget_holds_for_any_attack_and_is_written_down(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    run = runner(capsys, "--model", model, "--device", "cpu", "--json", str(tmp_path / "r.json"))
+    answer = run("attack", TEXT, "--attack", "dlg", "--set", "steps=1000000", "--budget", "1s")
+    assert answer.code == 0
+    assert "1 s for each update" in answer.out
+    record = read(tmp_path / "r.json")
+    assert record["scenario"]["budget"] == 1.0
+    assert record["batches"][0]["notes"][-1] == OUT_OF_TIME
+    assert record["batches"][0]["seconds"] < 1 + 10
+    run("attack", TEXT, "--attack", "auto", "--budget", "2s")
+    record = read(tmp_path / "r.json")
+    assert record["settings"]["budget"] == 2.0, "auto has a budget of its own"
+    assert "budget" not in record["scenario"]

@@ -93,10 +93,7 @@ ONLY_ATTACK = {
     "setting value": (["--attack", "lamp", "--set", "steps=five"], "setting steps takes a whole number, not 'five'"),
     "budget": (["--budget", "soon"], "--budget takes a time as 90s, 5m or 1h, not 'soon'"),
     "no budget": (["--budget", "0s"], "--budget takes a time as 90s, 5m or 1h, not '0s'"),
-    "budget of another": (
-        ["--attack", "lamp", "--budget", "9s"],
-        "--budget is for --attack auto; lamp runs to its end",
-    ),
+    "budget of another": (["--attack", "lamp", "--budget", "9"], "--budget takes a time as 90s, 5m or 1h, not '9'"),
     "setting form": (["--set", "steps"], "--set takes KEY=VALUE, not 'steps'"),
     "knowledge": (["--know", "label"], "unknown knowledge 'label'; did you mean 'labels'?"),
     "knowledge none": (["--know", "none,labels"], "--know none stands alone"),

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from oracle import oracle
 from torch import Tensor, nn
 
-from conftest import TARGET_KINDS, small_target
+from conftest import TARGET_KINDS, PassesAfter, small_target
 from gradleak.errors import GradleakError
+from gradleak.exchange import Deadline
 from gradleak.federation import Client
 from gradleak.matching import L1, L2, L2L1, Candidates, Cosine, Distance, Matcher, Sign, SquaredL2, select_parameters
 from gradleak.matching import engine as engine_module
+from gradleak.matching import memory as memory_module
 from gradleak.matching import sums as sums_module
 from gradleak.matching.memory import candidates_at_once
 from gradleak.targets import Target, Task
@@ -399,3 +401,34 @@ def test_another_distance_to_the_same_gradients_has_recordings_of_its_own(
 def test_a_distance_that_needs_entries_needs_a_matcher_of_its_own(bert: Target) -> None:
     with pytest.raises(GradleakError, match="make another one for this distance"):
         Matcher(bert, observe(bert), Cosine()).judged_by(L1())
+
+
+# --- deadlines ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asks", [0, 1, 2])
+def test_what_there_was_no_time_for_is_infinitely_far(bert: Target, asks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(memory_module.QUICK_PASS, "cpu", 1.0)  # one candidate after the other
+    matcher = Matcher(bert, observe(bert, victims=2), Cosine())
+    candidates = draw(bert, (2, 5, 2, 6), seed=1)
+    expected = matcher(candidates)
+    found = matcher.until(PassesAfter(asks))(candidates)
+    compared = found.isfinite()
+    assert compared[:, 0].all(), "the first of each victim is always compared"
+    assert compared.sum() == {0: 2, 1: 2, 2: 3}[asks]
+    assert torch.allclose(found[compared], expected[compared])
+    assert torch.allclose(matcher.until(Deadline(1e6))(candidates), expected)
+    assert torch.allclose(matcher.until(PassesAfter(0))(candidates.part(slice(None), slice(0, 1))), expected[:, :1])
+
+
+def test_what_there_was_no_time_for_has_no_slope(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(memory_module.QUICK_PASS, "cpu", 1.0)
+    matcher = Matcher(bert, observe(bert, victims=2, embeddings="frozen"), SquaredL2())
+    candidates = draw(bert, (2, 2, 1, 6), seed=1, embedded=True)
+    candidates.inputs.requires_grad_()
+    expected, slopes = matcher.gradients(candidates)
+    found, some = matcher.until(PassesAfter(1)).gradients(candidates)
+    assert found.isfinite().tolist() == [[True, True], [False, False]]
+    assert torch.allclose(found[0], expected[0])
+    assert close(some["inputs"][0], slopes["inputs"][0], bert.dtype)
+    assert not some["inputs"][1].any()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, small_target
+from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, PassesAfter, small_target
 from gradleak.errors import GradleakError
 from gradleak.federation import Client
-from gradleak.matching import DISTANCES, Candidates, Matcher, autograd_gradients, select_parameters
+from gradleak.matching import DISTANCES, Candidates, Matcher, autograd_gradients, memory, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.targets import Target
 
@@ -109,3 +109,19 @@ def test_an_update_or_a_model_without_a_classifier_is_refused(bert: Target) -> N
     for target, observed in ((bert, without), (language, Client(language).update(TEXTS).gradient())):
         with pytest.raises(GradleakError, match="no classifier gradient"):
             HeadMatcher(target, [observed], DISTANCES["l2"]())
+
+
+@pytest.mark.parametrize(("asks", "compared"), [(0, 1), (1, 1), (3, 3)])
+def test_what_there_was_no_time_for_is_infinitely_far(
+    bert: Target, asks: int, compared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(memory.QUICK_PASS, "cpu", 1.0)  # one candidate after the other
+    matcher, candidates = HeadMatcher(bert, gradients(bert), DISTANCES["l2"]()), guesses(bert)
+    expected, lacking = matcher.compare(candidates)
+    found = matcher.until(PassesAfter(asks))(candidates)
+    assert_close(found[:, :compared], expected[:, :compared])
+    assert found[:, compared:].isinf().all()
+    distances, differences = matcher.until(PassesAfter(asks)).compare(candidates)
+    assert_close(distances, found)
+    assert_close(differences[:, :compared], lacking[:, :compared])
+    assert not differences[:, compared:].any()

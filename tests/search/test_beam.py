@@ -7,6 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from conftest import PassesAfter
 from gradleak.search import beam_search
 
 CHOICES = 4
@@ -59,3 +60,19 @@ def test_without_places_the_best_starts_are_returned() -> None:
     beams, losses = beam_search(start, [], vary, misses, width=1)
     assert torch.equal(beams[:, 0], GOALS)
     assert losses.tolist() == [[0.0], [0.0]]
+
+
+def test_a_deadline_ends_the_search_and_no_beam_is_lost() -> None:
+    """Time may be up while variants are scored: what was not is infinitely bad, the beams themselves, too."""
+    start = torch.tensor([[[2, 3, 3], [0, 3, 3]], [[1, 3, 3], [0, 3, 3]]])
+    calls: list[int] = []
+    deadline = PassesAfter(1)
+
+    def score(states: Tensor) -> Tensor:
+        calls.append(len(states))
+        return misses(states) if len(calls) == 1 or not deadline.passed else torch.full(states.shape[:2], torch.inf)
+
+    beams, losses = beam_search(start, range(3), vary, score, width=2, deadline=deadline)
+    assert torch.equal(beams[:, 0], start[:, 0])
+    assert torch.equal(losses[:, 0], misses(start)[:, 0])
+    assert len(calls) == 2

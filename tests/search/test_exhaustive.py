@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
 
-from gradleak.search import all_block_shifts, all_replacements, all_shifts, all_swaps, refine
+from conftest import PassesAfter
+from gradleak.search import (
+    all_block_shifts,
+    all_replacements,
+    all_shifts,
+    all_swaps,
+    block_shifts,
+    in_parts,
+    neighbourhood,
+    refine,
+    shifts,
+)
 
 Row = tuple[int, ...]
 
@@ -61,9 +75,9 @@ def table(scores: dict[Row, float]) -> tuple[list[Row], object]:
     return asked, score
 
 
-def line(solution: Tensor, _: int) -> Tensor:
+def line(solution: Tensor, _: int) -> list[Tensor]:
     """Neighbours on a line: one less, one more."""
-    return torch.stack([solution - 1, solution + 1])
+    return [torch.stack([solution - 1, solution + 1])]
 
 
 def test_the_walk_goes_down_and_out_of_a_local_optimum_without_turning_back() -> None:
@@ -85,7 +99,7 @@ def test_the_best_on_the_way_is_returned_when_the_iterations_end() -> None:
 
 def test_the_walk_ends_where_everything_was_visited() -> None:
     asked, score = table({(0, 1): 1.0, (1, 0): 2.0})
-    best, lowest = refine(torch.tensor([0, 1]), lambda at, _: at.flip(0)[None], score, 50)
+    best, lowest = refine(torch.tensor([0, 1]), lambda at, _: [at.flip(0)[None]], score, 50)
     assert (tuple(best.tolist()), lowest) == ((0, 1), 1.0)
     assert len(asked) == 2
 
@@ -93,10 +107,45 @@ def test_the_walk_ends_where_everything_was_visited() -> None:
 def test_neighbours_are_told_the_iteration_from_one() -> None:
     told: list[int] = []
 
-    def neighbours(solution: Tensor, iteration: int) -> Tensor:
+    def neighbours(solution: Tensor, iteration: int) -> list[Tensor]:
         told.append(iteration)
         return line(solution, iteration)
 
     _, score = table({(place,): float(place + 1) for place in range(-5, 12)})
     refine(torch.tensor([8]), neighbours, score, 4, enough=-100.0)
     assert told == [1, 2, 3, 4]
+
+
+def test_neighbours_in_several_parts_are_one_neighbourhood() -> None:
+    heights = {(place,): abs(place - 7.0) for place in range(-1, 20)}
+    told: list[list[int]] = [[], []]
+
+    def split(solution: Tensor, iteration: int) -> list[Tensor]:
+        return list(torch.split(line(solution, iteration)[0], 1))
+
+    for neighbours, seen in zip((line, split), told, strict=True):
+        refine(torch.tensor([2]), neighbours, table(heights)[1], 5, watch=lambda at, _, to=seen: to.append(int(at)))
+    assert told[0] == told[1] == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_deadline_ends_the_walk_between_parts() -> None:
+    asked, score = table({(place,): abs(place - 50.0) for place in range(-1, 100)})
+
+    def endless(solution: Tensor, _: int) -> Iterator[Tensor]:
+        yield from ((solution + step)[None] for step in range(1, 40))
+
+    best, lowest = refine(torch.tensor([2]), endless, score, 10, deadline=PassesAfter(2))
+    assert (int(best), lowest) == (4, 46.0)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 6])
+@pytest.mark.parametrize("room", [1, 7, 40, 1 << 22])
+def test_parts_of_a_neighbourhood_are_small_and_leave_nothing_out(
+    length: int, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = torch.cat([all_shifts(length), all_block_shifts(length)])
+    monkeypatch.setattr(neighbourhood, "MOST_NUMBERS", room)
+    parts = list(in_parts(itertools.chain(shifts(length), block_shifts(length))))
+    assert torch.equal(torch.cat(parts), expected)
+    assert all(part.numel() <= max(room, length) for part in parts)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -184,6 +185,14 @@ def test_an_attack_that_does_not_fit_says_why(tmp_path: Path) -> None:
     assert [failed.error for failed in summary.failed] == [
         "bert models are not supported for causal-lm; try classification"
     ]
+
+
+def test_a_budget_ends_the_attacks_of_a_cell(tmp_path: Path) -> None:
+    endless = {"name": "dlg", "settings": {"steps": 1_000_000, "budget": 0.3}}
+    started = time.monotonic()
+    summary = run_study(small_study(tmp_path, 2, attack=[endless]), tmp_path / "my.db", executor=InProcess("cpu"))
+    assert summary.done == 1
+    assert time.monotonic() - started < 30
 
 
 def test_cells_of_different_models_and_seeds_keep_apart(tmp_path: Path) -> None:

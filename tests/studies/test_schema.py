@@ -63,6 +63,8 @@ WRONG_GRIDS: list[tuple[dict[str, object], str]] = [
     ),
     ({"preset": "papre"}, "grid 1, preset: unknown preset 'papre'; did you mean 'paper'?"),
     ({"attack": {"name": "tag", "settings": {"stpes": 3}}}, "unknown setting of tag 'stpes'; did you mean 'steps'?"),
+    ({"attack": {"name": "tag", "settings": {"budget": 0}}}, "settings, budget: takes a number above 0, not 0"),
+    ({"attack": {"name": "tag", "settings": {"budget": "1m"}}}, "settings, budget: takes a number above 0, not '1m'"),
     ({"attack": {"name": "tag", "settings": {"steps": "x"}}}, "setting steps takes a whole number, not 'x'"),
     ({"attack": {"name": "tag", "settings": 3}}, "grid 1, attack, settings: takes a table of hyperparameters, not 3"),
     ({"attack": {"name": "tag", "settings": {"steps": [3]}}}, "attack, settings, steps: takes text, a number, true or"),
@@ -150,3 +152,13 @@ def test_a_dataset_that_is_too_short_is_one_line(tmp_path: Path) -> None:
 def test_another_model_must_exist() -> None:
     with pytest.raises(GradleakError, match="--target: unknown model 'tinny'; did you mean 'tiny'"):
         read(table("grid", GRID)).cells(["tinny"])
+
+
+def test_any_attack_takes_a_budget() -> None:
+    specs = [
+        {"name": name, "preset": "fast", "settings": {"budget": 3, **more}}
+        for name, more in (("tag", {"steps": 7}), ("auto", {}))
+    ]
+    tag, auto = read(table("grid", GRID | {"attack": specs})).grids[0].attack
+    assert (tag.budget, tag.texts) == (3, {"steps": "7"})
+    assert (auto.budget, auto.texts) == (None, {"budget": "3"})

@@ -7,7 +7,7 @@ from the observed ones point to what is out of place; a sentence whose rows all 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gradleak.attacks.judging import Misfits, Scores, Search
 from gradleak.attacks.lexemes import Words
-from gradleak.search import all_block_shifts, all_replacements
+from gradleak.exchange import Deadline
+from gradleak.search import block_shifts, in_parts
 from gradleak.search.blocks import in_order, insert_block, reverse_blocks, swap_blocks
 
 # Rows that differ by less than this share of their length agree: in a wrong sentence every row differs by more.
@@ -46,7 +47,14 @@ def open_places(misfits: Tensor, solution: Tensor, sentences: Tensor) -> Tensor:
 
 
 def adjust(
-    words: Words, text: Text, rounds: int, sequences: int, enough: float, *, placed: bool = False
+    words: Words,
+    text: Text,
+    rounds: int,
+    sequences: int,
+    enough: float,
+    *,
+    placed: bool = False,
+    deadline: Deadline | None = None,
 ) -> Search[Text]:
     """Move tokens that do not fit, the worst first, as long as it brings the gradient nearer.
 
@@ -57,14 +65,16 @@ def adjust(
         sequences: how many sentences the batch has.
         enough: the distance below which two gradients are the same but for rounding.
         placed: whether tokens stand at their positions already, and only their sentences are in doubt.
+        deadline: when to end at the latest; the distance of what there was no time for is infinite.
     """
+    deadline = deadline or Deadline()
     for _ in range(rounds):
-        if text.loss <= enough:
+        if text.loss <= enough or deadline.passed:
             break
         misfits = yield Misfits(text.solution)
         is_open = open_places(misfits, text.solution, words.sentences)
         crossings = [crossed(text.solution, words.sentences, is_open)] if placed else []
-        nearer = yield from _nearer(words, text, misfits, is_open, sequences, crossings)
+        nearer = yield from _nearer(words, text, misfits, is_open, sequences, crossings, deadline)
         if nearer is None:
             break
         text = nearer
@@ -72,7 +82,13 @@ def adjust(
 
 
 def _nearer(
-    words: Words, text: Text, misfits: Tensor, is_open: Tensor, sequences: int, first: Sequence[Tensor]
+    words: Words,
+    text: Text,
+    misfits: Tensor,
+    is_open: Tensor,
+    sequences: int,
+    first: Sequence[Tensor],
+    deadline: Deadline,
 ) -> Search[Text | None]:
     """Return the best text with one of the worst tokens elsewhere; if none helps, with a run of tokens moved.
 
@@ -83,8 +99,10 @@ def _nearer(
     groups = (flagged[start : start + TOGETHER] for start in range(0, len(flagged), TOGETHER))
     single = (torch.cat([neighbours(text.solution, place, words, is_open) for place in group]) for group in groups)
     numbers = torch.unique(words.sentences[is_open]).tolist()
-    runs = (_runs_moved(text.solution, words.sentences == number) for number in numbers)
+    runs = (part for number in numbers for part in _runs_moved(text.solution, words.sentences == number))
     for tried in itertools.chain(filter(len, first), single, runs):
+        if deadline.passed:
+            break
         different = torch.unique(tried, dim=0)
         scores = yield Scores(different, only_one(words.sentences[is_open], sequences))
         if float(scores.min()) < text.loss:
@@ -92,13 +110,13 @@ def _nearer(
     return None
 
 
-def _runs_moved(solution: Tensor, inside: Tensor) -> Tensor:
-    """Return all solutions in which several tokens in a row are elsewhere in their sentence, and the present one."""
+def _runs_moved(solution: Tensor, inside: Tensor) -> Iterator[Tensor]:
+    """Yield all solutions in which several tokens in a row are elsewhere in their sentence, and the present one."""
     places = inside.nonzero().flatten()
-    orders = torch.cat([torch.arange(len(places))[None], all_block_shifts(len(places))])
-    changed = solution.repeat(len(orders), 1)
-    changed[:, places] = solution[places][orders]
-    return changed
+    for orders in in_parts(itertools.chain([torch.arange(len(places))[None]], block_shifts(len(places)))):
+        changed = solution.repeat(len(orders), 1)
+        changed[:, places] = solution[places][orders]
+        yield changed
 
 
 def crossed(solution: Tensor, sentences: Tensor, is_open: Tensor) -> Tensor:
@@ -137,8 +155,11 @@ def neighbours(solution: Tensor, place: int, words: Words, is_open: Tensor) -> T
         one, other = (ranks.gather(-1, at[:, None])[:, 0] for at in (here, goals))
         found.append(in_order(tokens, swap_blocks(ranks, one, other)))
         found += [in_order(tokens, move(ranks, one, other))[within] for move in (insert_block, reverse_blocks)]
-    others = all_replacements(solution, len(words.pieces))
-    found.append(others[others[:, place] != solution[place]])
+    if int((solution == solution[place]).sum()) > 1:
+        kinds = torch.arange(len(words.pieces))
+        others = solution.repeat(len(kinds), 1)
+        others[:, place] = kinds
+        found.append(others[kinds != solution[place]])
     return torch.cat(found)
 
 

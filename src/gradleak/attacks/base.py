@@ -89,6 +89,11 @@ class Attack(ABC):
         """Attack victims whose updates show the same parameters and whose batches are of one size."""
 
     @classmethod
+    def has_setting(cls, name: str) -> bool:
+        """Tell whether the attack has a hyperparameter of that name."""
+        return any(field.name == name for field in fields(cls))
+
+    @classmethod
     def default_preset(cls) -> str:
         """Return the preset that is taken where none is named: `best` if the attack has one, else `paper`."""
         return "best" if "best" in cls.presets else "paper"
@@ -152,7 +157,10 @@ class Attack(ABC):
         for update, known in zip(updates, knowledge, strict=True):
             self.check(target, update, known)
         found: dict[int, Reconstruction] = {}
-        for members in self._alike(target, updates, knowledge):
+        groups = self._alike(target, updates, knowledge)
+        if budget is not None and not self._side_by_side(target):
+            groups = [[number] for members in groups for number in members]
+        for members in groups:
             victims = [
                 Victim(_ordered(target, updates[i]), knowledge[i], torch.Generator().manual_seed(seed)) for i in members
             ]
@@ -196,6 +204,10 @@ class Attack(ABC):
         # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
         most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
         return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
+
+    def _side_by_side(self, target: Target) -> bool:
+        """Whether victims share the time; else they are attacked one after the other, each with a budget of its own."""
+        return True
 
     def _kind(self, target: Target, victim: Victim) -> Hashable:
         """Return what victims must have in common to be attacked together, beside what they sent and what is told."""

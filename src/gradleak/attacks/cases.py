@@ -12,7 +12,7 @@ from gradleak.attacks.base import Victim
 from gradleak.attacks.lexemes import Lexeme, Words, fuse, pieces_of_words
 from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
 from gradleak.attacks.trail import Trail
-from gradleak.exchange import Reporter
+from gradleak.exchange import Deadline, Reporter
 from gradleak.targets import Target
 
 Look = Callable[[], tuple[float, tuple[str, ...]]]
@@ -28,10 +28,10 @@ class Quest:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, target: Target, victim: Victim, lengths_tried: int) -> Quest:
+    def of(cls, target: Target, victim: Victim, lengths_tried: int, deadline: Deadline | None = None) -> Quest:
         """Read from an update what can be read; as many lengths are tried at most."""
         frames, notes = puzzles(target, victim, lengths_tried)
-        labels, more = likeliest_labels(target, victim, frames[0])
+        labels, more = likeliest_labels(target, victim, frames[0], deadline)
         return cls(victim, frames, labels, (*notes, *more))
 
 
@@ -54,7 +54,8 @@ class Case:
         outside = torch.full((puzzle.places - len(inside),), puzzle.sequences)  # a place of no sentence
         pieces = pieces_of_words(puzzle.target, puzzle.vocabulary)
         words = Words(pieces, torch.cat([inside, outside]), puzzle.places > puzzle.kinds)
-        return cls(quest.victim, puzzle, words, fuse(puzzle.target, puzzle.vocabulary.tolist()), enough, trail)
+        lexemes = fuse(puzzle.target, puzzle.vocabulary.tolist(), trail.deadline)
+        return cls(quest.victim, puzzle, words, lexemes, enough, trail)
 
 
 class Progress:
@@ -71,7 +72,7 @@ class Progress:
 
     def of(self, number: int) -> Reporter:
         """Return who listens to one victim's search."""
-        return _Share(self, number)
+        return _Share(self, number, self._reporter.deadline)
 
     def tell(self, number: int, step: int, look: Look) -> None:
         """Take note of how far one search is, and tell how far all are."""
@@ -82,8 +83,8 @@ class Progress:
 class _Share(Reporter):
     """One victim's part of the progress."""
 
-    def __init__(self, progress: Progress, number: int) -> None:
-        super().__init__()
+    def __init__(self, progress: Progress, number: int, deadline: Deadline) -> None:
+        super().__init__(deadline=deadline)
         self._progress, self._number = progress, number
 
     def __call__(self, step: int, total: int, look: Look) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from gradleak.attacks.base import Victim
 from gradleak.attacks.inference import longest_length, observed_tokens
 from gradleak.attacks.puzzle import Puzzle, padded_puzzle
+from gradleak.exchange import Deadline
 from gradleak.search import Frame, Grid
 from gradleak.targets import Target
 
@@ -76,14 +77,17 @@ class Rows:
         return inner.abs() / (self.sizes() * rows.norm(dim=1))
 
 
-def peel(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+def peel(rows: Rows, deadline: Deadline | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return which word is known to stand at which position `[words, positions]`, and what is left of the two tables.
 
     What is left belongs to words that all stand at several positions, where several of them stand.
     """
+    deadline = deadline or Deadline()
     words, positions = rows.of_words, rows.of_positions
     stands = torch.zeros(len(words), len(positions), dtype=torch.bool, device=words.device)
     for _ in range(sum(stands.shape)):
+        if deadline.passed:
+            break
         found = int(stands.sum())
         is_open = _left(words, rows.of_words)[:, None] & _left(positions, rows.of_positions)
         here = _smallest(rows.angles_of_words(words).where(is_open, 1.0), 1)  # all that is left of a word is there
@@ -98,14 +102,18 @@ def peel(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
     return stands, words, positions.where(_left(positions, rows.of_positions)[:, None], 0.0)
 
 
-def read_grid(target: Target, victim: Victim, most: int) -> tuple[Puzzle, Grid] | None:
+def read_grid(
+    target: Target, victim: Victim, most: int, deadline: Deadline | None = None
+) -> tuple[Puzzle, Grid] | None:
     """Return the sentences' places as a grid whose columns are known, or None where that cannot be read.
 
     Args:
         target: the model.
         victim: the update under attack.
         most: how many possibilities to keep where several explain the tables, those with the fewest tokens.
+        deadline: when no more possibilities are looked at.
     """
+    deadline = deadline or Deadline()
     before, after = target.special_tokens
     length = longest_length(target, victim.gradient)
     if target.family.embedding_norm is None or length is None or len(after) != 1:
@@ -114,10 +122,11 @@ def read_grid(target: Target, victim: Victim, most: int) -> tuple[Puzzle, Grid] 
     sequences = victim.knowledge.sequences or 1
     if len(tokens) > sequences * length:  # noise gives every row a gradient
         return None
-    stands, words, positions = peel(Rows.read(target, victim.gradient, torch.cat([tokens, special]), length))
+    stands, words, positions = peel(Rows.read(target, victim.gradient, torch.cat([tokens, special]), length), deadline)
     standing = _explanations(stands.cpu(), words.cpu(), positions.cpu(), sequences)
     frames = (frame for stands in standing for frame in _frames(stands, len(tokens), len(before), sequences))
-    possible = [frame for frame in itertools.islice(frames, POSSIBILITIES) if frame.is_possible]
+    looked_at = itertools.takewhile(lambda _: not deadline.passed, itertools.islice(frames, POSSIBILITIES))
+    possible = [frame for frame in looked_at if frame.is_possible]
     if not possible:
         return None
     puzzle = padded_puzzle(target, victim.gradient, tokens, [length] * sequences)

@@ -63,7 +63,7 @@ class Dlg(Attack):
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Optimise from noise; if lengths are tried, all of them briefly and the best of them to the end."""
-        matcher = self._matcher(target, victims)
+        matcher = self._matcher(target, victims).until(reporter.deadline)
         guess, notes = self._first_guess(target, victims)
         briefly = self.steps // 10 if guess.losses.shape[1] > self.lengths_kept else 0
         history = History(target, len(victims), briefly + self.steps, reporter)

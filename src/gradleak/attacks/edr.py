@@ -119,7 +119,7 @@ class Edr(Attack):
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Search for the texts of victims of about the same length together."""
-        quests = [Quest.of(target, victim, self.lengths_tried) for victim in victims]
+        quests = [Quest.of(target, victim, self.lengths_tried, reporter.deadline) for victim in victims]
         progress = Progress(reporter, [self._steps(quest) for quest in quests])
         trails = [Trail(progress.of(number), 0, 1, steps) for number, steps in enumerate(progress.totals)]
         found: dict[int, Finding] = {}
@@ -128,6 +128,9 @@ class Edr(Attack):
             found |= zip(members, self._reconstruct(target, some), strict=True)
         return [found[number] for number in range(len(victims))]
 
+    def _side_by_side(self, target: Target) -> bool:
+        return target.device.type not in ONE_BY_ONE
+
     def _steps(self, quest: Quest) -> int:
         iterations = self.schedule(quest.puzzles[0].sequences).iterations
         return len(quest.puzzles) * (self.attempts * iterations + (self.attempts + 1) * self.adjusted)
@@ -135,7 +138,8 @@ class Edr(Attack):
     def _reconstruct(self, target: Target, quests: Sequence[tuple[Quest, Trail]]) -> list[Finding]:
         """Try lengths until a text gives the observed gradient; return the nearest."""
         gradients = [quest.victim.gradient for quest, _ in quests]
-        matcher = Matcher(target, gradients, self.judged_by(quests[0][0].puzzles[0].sequences))
+        deadline = quests[0][1].deadline
+        matcher = Matcher(target, gradients, self.judged_by(quests[0][0].puzzles[0].sequences)).until(deadline)
         enough = [self._enough(matcher, gradient) for gradient in gradients]
         found: list[list[tuple[Puzzle, Text]]] = [[] for _ in quests]
         for length in range(max(len(quest.puzzles) for quest, _ in quests)):
@@ -144,7 +148,7 @@ class Edr(Attack):
                 for number, (quest, _) in enumerate(quests)
                 if length < len(quest.puzzles) and all(text.loss > enough[number] for _, text in found[number])
             ]
-            if not going:
+            if not going or (length and deadline.passed):
                 break
             cases = [Case.of(*quests[number], length, enough[number]) for number in going]
             judge = Judge(
@@ -168,13 +172,15 @@ class Edr(Attack):
         is_open = {number: torch.ones_like(case.words.sentences, dtype=torch.bool) for number, case in enumerate(cases)}
         for _ in range(self.attempts):
             going = [n for n, case in enumerate(cases) if best[n].loss > case.enough and bool(is_open[n].any())]
-            if not going:
+            if not going or cases[0].trail.deadline.passed:
                 break
             starts = [Start(cases[n], best[n], is_open[n]) for n in going]
             annealed = self._annealed(judge.of(going), starts)
             searches = {n: self._adjusted(cases[n], found) for n, found in zip(going, annealed, strict=True)}
             for number, text in side_by_side(judge, searches).items():
                 best[number] = min(best[number], text, key=lambda text: text.loss)
+            if cases[0].trail.deadline.passed:
+                break
             misfits = judge.of(going).misfits(torch.stack([padded(best[n].solution, judge.length) for n in going]))
             for number, own in zip(going, misfits, strict=True):
                 solution = best[number].solution
@@ -214,6 +220,7 @@ class Edr(Attack):
             span=2.0 if isinstance(self.judged_by(judge.sequences), Cosine) else math.inf,
             watch=heat.watch,
             leave=heat.leave,
+            deadline=starts[0].case.trail.deadline,
         )
         return [
             Annealed(start.whole(states), losses)
@@ -222,11 +229,13 @@ class Edr(Attack):
 
     def _adjusted(self, case: Case, found: Annealed, *, placed: bool = False) -> Search[Text]:
         """Section 4.3: move what does not fit in the best texts that were found, and return the best of them."""
-        sequences = case.puzzle.sequences
+        sequences, deadline = case.puzzle.sequences, case.trail.deadline
         texts: list[Text] = []
         for number in found.losses.argsort()[: self.adjusted].tolist():
             start = Text(found.states[number], float(found.losses[number]))
-            text = yield from adjust(case.words, start, self.adjustments, sequences, case.enough, placed=placed)
+            text = yield from adjust(
+                case.words, start, self.adjustments, sequences, case.enough, placed=placed, deadline=deadline
+            )
             texts.append(text)
             case.trail.step(case.puzzle, *text)
             if text.loss <= case.enough:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -16,7 +17,7 @@ from gradleak.attacks.inference import require_words
 from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
 from gradleak.attacks.trail import Trail
 from gradleak.errors import GradleakError
-from gradleak.exchange import Knowledge, Reporter, Update
+from gradleak.exchange import Deadline, Knowledge, Reporter, Update
 from gradleak.matching import DISTANCES, Matcher, select_parameters
 from gradleak.matching.head import HeadMatcher
 from gradleak.search import (
@@ -30,16 +31,17 @@ from gradleak.search import (
     Remembered,
     RowSurrogate,
     Surrogate,
-    all_block_shifts,
     all_replacements,
-    all_shifts,
     all_swaps,
+    block_shifts,
     decode,
     encode,
     evolve,
+    in_parts,
     likely_pairs,
     refine,
     search_by_learning,
+    shifts,
 )
 from gradleak.targets import Target
 
@@ -49,6 +51,7 @@ SAME = {"classifier": 1e-4, "all": 1e-2}
 EFFORT = 80  # of a search by learning, for each place: random solutions to start from, and steps of annealing
 # Tokens at places and pairs of tokens that a search by learning tells apart at most: its matrices have as many rows.
 LEARNABLE = 8_000
+LEARNT_PER_SECOND = 5e8  # of the time left, counting a round of learning from n of them as n³
 FRAMES = 256  # possibilities that are kept where several explain which words stand at which place
 # How words whose places are known are put into sentences.
 ARRANGED = Learning(first=300, asked=100, patience=6, chains=256)
@@ -157,18 +160,23 @@ class Fet(Attack):
         """Search for one victim's text after the other's: each has a vocabulary of its own."""
         findings = []
         for number, victim in enumerate(victims):
-            frames, grid, notes = self._read(target, victim)
+            frames, grid, notes = self._read(target, victim, reporter.deadline)
             steps = len(frames) * self.attempts * (max(self.rounds, self.generations) + self._iterations(frames[0]) + 2)
             finding = self._reconstruct(target, victim, frames, grid, Trail(reporter, number, len(victims), steps))
             findings.append(replace(finding, notes=(*notes, *finding.notes)))
         return findings
 
-    def _read(self, target: Target, victim: Victim) -> tuple[Sequence[Puzzle], Grid | None, list[str]]:
+    def _side_by_side(self, target: Target) -> bool:
+        return False
+
+    def _read(
+        self, target: Target, victim: Victim, deadline: Deadline
+    ) -> tuple[Sequence[Puzzle], Grid | None, list[str]]:
         """Return the puzzles that are left, and, if it is looked for and clear, which words stand at each place."""
         frames, notes = puzzles(target, victim, self.lengths_tried)
         if not self.positions:
             return frames, None, notes
-        read = read_grid(target, victim, FRAMES)
+        read = read_grid(target, victim, FRAMES, deadline)
         if read is None:
             return frames, None, [*notes, "which words stand at each place could not be read"]
         puzzle, grid = read
@@ -178,8 +186,8 @@ class Fet(Attack):
         self, target: Target, victim: Victim, frames: Sequence[Puzzle], grid: Grid | None, trail: Trail
     ) -> Finding:
         """Try lengths and attempts until a text gives the observed gradient; return the nearest."""
-        labels, note = likeliest_labels(target, victim, frames[0])
-        matcher = self._matcher(target, victim.gradient)
+        labels, note = likeliest_labels(target, victim, frames[0], trail.deadline)
+        matcher = self._matcher(target, victim.gradient).until(trail.deadline)
         enough = self._enough(target, victim.gradient)
         tries = [
             _Try(frame, grid, matcher, labels, victim.generator, enough, trail, self._rounds(attempt, len(frames)))
@@ -191,7 +199,7 @@ class Fet(Attack):
             solution, distance = self._search(one) if one.grid is None else self._arrange(one, one.grid)
             if distance < loss:
                 best, nearest, loss = one.puzzle, solution, distance
-            if loss <= enough:
+            if loss <= enough or trail.deadline.passed:
                 break
         assert nearest is not None
         trail.finish()
@@ -206,13 +214,14 @@ class Fet(Attack):
             self._iterations(one.puzzle),
             enough=one.enough,
             watch=one.watch,
+            deadline=one.trail.deadline,
         )
 
     def _explore(self, one: _Try) -> Tensor:
         """Return where fine-tuning starts: what a genetic search finds, or one by learning, or a random solution."""
         places = one.puzzle.places
         features = Features(places, one.puzzle.kinds)
-        if one.rounds and features.count <= LEARNABLE:
+        if one.rounds and features.count <= one.learnable:
             return search_by_learning(
                 lambda count: one.puzzle.draw(count, one.generator),
                 one.compare,
@@ -222,6 +231,7 @@ class Fet(Attack):
                 one.generator,
                 enough=one.enough,
                 watch=one.watch,
+                deadline=one.trail.deadline,
             )[0]
         if self.generations:
             evolution = self._evolution(one.puzzle)
@@ -232,6 +242,7 @@ class Fet(Attack):
                 one.generator,
                 enough=one.enough,
                 watch=lambda best, loss: one.watch(decode(best[None], places)[0], loss),
+                deadline=one.trail.deadline,
             )
             return decode(chromosome[None], places)[0]
         return one.puzzle.draw(1, one.generator)[0]
@@ -252,19 +263,26 @@ class Fet(Attack):
             one.generator,
             enough=one.enough,
             watch=one.watch,
+            deadline=one.trail.deadline,
         )
 
-    def _neighbours(self, one: _Try, solution: Tensor, iteration: int) -> Tensor:
-        """Every swap, shift and replacement; in every fifth iteration every shift of a block; and pairs of these."""
+    def _neighbours(self, one: _Try, solution: Tensor, iteration: int) -> Iterator[Tensor]:
+        """Every swap, shift and replacement; in every fifth iteration every shift of a block; and pairs of these.
+
+        They come in one part, or, where there are too many of them, in several, and pairs are formed in the first.
+        """
         length = len(solution)
-        moves = [all_swaps(length), all_shifts(length)]
+        moves = itertools.chain([all_swaps(length)], shifts(length))
         if iteration % self.block_every == 0:
-            moves.append(all_block_shifts(length))
-        orders = torch.cat(moves)
-        reached = torch.cat([solution[orders], all_replacements(solution, one.puzzle.kinds)])
-        if not self.pairs or not len(orders):
-            return reached
-        return torch.cat([reached, one.pairs(solution, reached, orders, self.pairs)])
+            moves = itertools.chain(moves, block_shifts(length))
+        orders, replaced = in_parts(moves), all_replacements(solution, one.puzzle.kinds)
+        first = next(orders)
+        reached = torch.cat([solution[first], replaced])
+        if self.pairs and len(first):
+            reached = torch.cat([reached, one.pairs(solution, reached, first, self.pairs)])
+        yield from in_parts([reached])
+        for more in orders:
+            yield solution[more]
 
     def _evolution(self, puzzle: Puzzle) -> Evolution:
         return Evolution(
@@ -314,6 +332,14 @@ class _Try:
     trail: Trail
     rounds: int
 
+    @property
+    def learnable(self) -> int:
+        """How many features a search by learning may tell apart: with fewer, a round of it takes less time."""
+        deadline = self.trail.deadline
+        if not deadline.limited:
+            return LEARNABLE
+        return min(LEARNABLE, int((LEARNT_PER_SECOND * max(0.0, deadline.left)) ** (1 / 3)))
+
     @cached_property
     def score(self) -> Remembered:
         """The distance of solutions `[count, places]`."""
@@ -330,7 +356,7 @@ class _Try:
         """Return what grids consist of, with pairs of words as far apart as there is room for."""
         _, classes = torch.unique(self.labels, return_inverse=True)
         ways = [GridFeatures.of(grid, classes, reach, self.matcher.target.device) for reach in (2, 1, 0)]
-        return next((features for features in ways if features.count <= LEARNABLE), ways[-1])
+        return next((features for features in ways if features.count <= self.learnable), ways[-1])
 
     def shares(self, solutions: Tensor) -> Tensor:
         """Return what sentences would add to the classifier's gradient in each of the classes that there are.

@@ -16,7 +16,7 @@ from gradleak.attacks.choices import Choices
 from gradleak.attacks.descent import Descender, Descent, Guess, Watcher
 from gradleak.attacks.dlg import History
 from gradleak.attacks.evidence import looks_noisy, looks_pruned
-from gradleak.attacks.hybrid import ORDERED, Hybrid
+from gradleak.attacks.hybrid import ORDERED, Hybrid, with_unknown
 from gradleak.attacks.inference import longest_length, told_clipped
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reporter
@@ -96,11 +96,12 @@ class Grab(Hybrid):
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Algorithm 1: descend and search in turn, until everyone has arrived."""
-        matcher = whole = self._matcher(target, victims)
+        matcher = whole = self._matcher(target, victims).until(reporter.deadline)
         guess, notes = self._first_guess(target, victims)
         guess = self._with_masks(target, guess, victims)
-        guess = self._best_start(target, matcher, guess, victims)
-        guess = self._best_lengths(target, matcher, guess)
+        early = self._for_a_start(matcher)
+        guess = self._best_start(target, early, guess, victims)
+        guess = self._best_lengths(target, early, guess)
         room = guess.slots.mask[:, 0].sum(dim=2)  # [victims, sequences]: how long sequences may become
         history = History(target, len(victims), self.rounds * self.steps, reporter)
         nearest: dict[int, Guess] = {}
@@ -110,12 +111,13 @@ class Grab(Hybrid):
             watch = history.part(number * self.steps, members)
             descended = self._continuous(target, matcher, guess, some, watch)
             words = self._nearest_words(target, matcher, descended)
-            searched = self._discrete(target, matcher, descended, some, room[members])
+            late = reporter.deadline.passed
+            searched = words if late else self._discrete(target, matcher, descended, some, room[members])
             for place, victim in enumerate(members):
                 if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
                     nearest[victim] = searched.victims([place])
             moving = [place for place, moves in enumerate(self._go_on(guess, words, searched)) if moves]
-            if not moving:
+            if not moving or reporter.deadline.passed:
                 break
             going = [members[place] for place in moving]
             guess = searched.victims(moving)
@@ -190,7 +192,7 @@ class Grab(Hybrid):
         self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim], watch: Watcher
     ) -> Guess:
         """Algorithm 2: from the best permutation, descend by embeddings, labels and dropout masks."""
-        guess = self._best_permutation(target, matcher, guess, victims)
+        guess = self._best_permutation(target, self._for_a_start(matcher), guess, victims)
         with rough_products():
             return Descender(target, matcher, guess, self._descent(self.steps)).run(self.steps, watch)
 
@@ -212,10 +214,14 @@ class Grab(Hybrid):
         chosen = choices.of_orders(torch.where(mask, torch.arange(mask.shape[-1], device=mask.device), -1))
         going = list(range(len(victims)))
         for number in range(self.passes):
+            if matcher.deadline.passed:
+                break
             shuffles = 0 if number else self.permutations // room.shape[1]
             some, own, held = choices.victims(going), [victims[victim] for victim in going], matcher.of_victims(going)
             before = found = chosen[going]
             for sequence in range(room.shape[1]):
+                if sequence and matcher.deadline.passed:
+                    break
                 found = self._search(held, some, found, sequence, own, shuffles, room[going])
             chosen[going] = found
             changed = (found != before).flatten(1).any(dim=1).tolist()
@@ -247,15 +253,16 @@ class Grab(Hybrid):
             drawn = alone.of_orders(torch.where(alone.words.slots.mask[:, 0], orders, -1))
             start = torch.cat([start, drawn], dim=1)
         score = partial(self._choice_losses, held, alone)
-        beams, _ = beam_search(start, frame.places, frame.substitute, score, self.beams)
+        beams, _ = beam_search(start, frame.places, frame.substitute, score, self.beams, deadline=matcher.deadline)
         changed = chosen.clone()
         changed[:, sequence, :longest] = beams[:, 0]
         return changed
 
     def _choice_losses(self, matcher: Matcher, alone: Choices, tried: Tensor) -> Tensor:
         """Return the distances `[V, count]` of what may stand in one sequence `[V, count, T]`."""
-        parts = (part for part, _ in self._variants(alone.words, tried.shape[1]))
-        return torch.cat([matcher(alone.put(tried[:, part, None]).candidates(alone.target)) for part in parts], dim=1)
+        parts = (part for part, _ in self._variants(alone.words, tried.shape[1], matcher.deadline))
+        losses = [matcher(alone.put(tried[:, part, None]).candidates(alone.target)) for part in parts]
+        return with_unknown(torch.cat(losses, dim=1), tried.shape[1])
 
 
 def _alike(lengths: Tensor) -> dict[int, list[int]]:

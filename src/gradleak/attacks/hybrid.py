@@ -13,6 +13,7 @@ from gradleak.attacks.base import Finding, Victim
 from gradleak.attacks.descent import Descender, Descent, Guess, Penalty, keep_better
 from gradleak.attacks.dlg import Dlg, labels_of
 from gradleak.attacks.guesses import pick_starts, trimmed
+from gradleak.exchange import Deadline
 from gradleak.matching import Matcher
 from gradleak.search import Move, draw_orders, neighbour_orders, shuffle
 from gradleak.targets import Target
@@ -21,6 +22,10 @@ from gradleak.targets import Target
 SOLVED = 1e-5
 # Numbers in the variants of a guess that are made at once: a gigabyte of them.
 MOST_NUMBERS = 1 << 28
+# The same where a deadline has to be asked meanwhile.
+FEWER_NUMBERS = 1 << 24
+# The share of the time that is left which the search for a start may take.
+START = 0.25
 
 # What gradleak adds to the papers' attacks at their end; more than ten times is hardly ever needed.
 ORDERED = {"polish": 10}
@@ -50,6 +55,10 @@ class Hybrid(Dlg):
         """Return what is added to the distance in a descent."""
         return None
 
+    def _for_a_start(self, matcher: Matcher) -> Matcher:
+        """Return the matcher with a deadline of its own for the search for a start: most time is the descent's."""
+        return matcher.until(matcher.deadline.sooner(START * matcher.deadline.left))
+
     def _best_start(self, target: Target, matcher: Matcher, first: Guess, victims: Sequence[Victim]) -> Guess:
         """Return the best of many Gaussian samples (LAMP, section 5), each as long as words are on average.
 
@@ -67,6 +76,8 @@ class Hybrid(Dlg):
         self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim], count: int
     ) -> Tensor:
         """Return the embeddings `[V, 1, B, T, width]` of the best of so many samples for a guess with one start."""
+        if matcher.deadline.passed:
+            return guess.embeddings
         norm = target.word_embeddings.norm(dim=1).mean()
         width = target.word_embeddings.shape[1]
 
@@ -81,7 +92,7 @@ class Hybrid(Dlg):
             return whole
 
         best = guess
-        for part, many in self._variants(guess, count):
+        for part, many in self._variants(guess, count, matcher.deadline):
             samples = torch.stack([draw(number, part.stop - part.start) for number in range(len(victims))])
             tried = replace(many, embeddings=samples.to(target.device, target.dtype) * norm)
             tried = replace(tried, losses=matcher(tried.candidates(target))).best_starts(1)
@@ -90,6 +101,8 @@ class Hybrid(Dlg):
 
     def _best_permutation(self, target: Target, matcher: Matcher, guess: Guess, victims: Sequence[Victim]) -> Guess:
         """Return the best of many permutations of a guess, itself among them."""
+        if matcher.deadline.passed:
+            return guess
         count = max(1, self.permutations // guess.losses.shape[1])
         orders = self._draw_orders(guess, victims, count, (shuffle,))
         return guess.rearranged(best_orders(orders, self._order_losses(target, matcher, guess, orders)))
@@ -113,20 +126,28 @@ class Hybrid(Dlg):
         return orders
 
     def _order_losses(self, target: Target, matcher: Matcher, guess: Guess, orders: Tensor) -> Tensor:
-        """Return the distances `[V, starts, count]` of a guess in other orders `[V, starts, count, B, T]`."""
+        """Return the distances `[V, starts, count]` of a guess in other orders `[V, starts, count, B, T]`.
+
+        They are infinite where the deadline came first, but for the first order.
+        """
         losses = [
             matcher(many.rearranged(orders[:, :, part].flatten(1, 2)).candidates(target))
-            for part, many in self._variants(guess, orders.shape[2])
+            for part, many in self._variants(guess, orders.shape[2], matcher.deadline)
         ]
-        return _per_start(losses, guess)
+        return with_unknown(_per_start(losses, guess), orders.shape[2])
 
-    def _variants(self, guess: Guess, count: int) -> Iterator[tuple[slice, Guess]]:
-        """Yield parts of `count` variants, and the guess repeated as often, so many at once as there is room for."""
+    def _variants(self, guess: Guess, count: int, deadline: Deadline) -> Iterator[tuple[slice, Guess]]:
+        """Yield parts of `count` variants, and the guess repeated as often, so many at once as there is room for.
+
+        After the first part it ends when the deadline has passed.
+        """
         each = guess.embeddings.numel() + sum(mask.numel() for mask in guess.dropout.values())
         if guess.labels_per_token:
             each += guess.labels.numel()
-        step = max(1, MOST_NUMBERS // each)
+        step = max(1, (FEWER_NUMBERS if deadline.limited else MOST_NUMBERS) // each)
         for first in range(0, count, step):
+            if first and deadline.passed:
+                break
             part = slice(first, min(first + step, count))
             yield part, guess.repeated(part.stop - part.start)
 
@@ -141,6 +162,8 @@ class Hybrid(Dlg):
 
     def _in_order(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
         """Put each victim's words in order; victims of the same lengths are looked at together."""
+        if self.polish and matcher.deadline.passed:
+            return guess
         alike: dict[tuple[bool, ...], list[int]] = {}
         for victim, free in enumerate(guess.slots.free.flatten(1).tolist()):
             alike.setdefault(tuple(free), []).append(victim)
@@ -163,6 +186,8 @@ class Hybrid(Dlg):
         neighbours = [neighbour_orders(free) for free in guess.slots.free[0, 0]]
         going = list(range(len(ids)))
         for _ in range(self.polish):
+            if matcher.deadline.passed:
+                break
             best = present.clone()
             best[going] = self._best_neighbour(target, matcher.of_victims(going), words.victims(going), neighbours)
             words = words.rearranged(best)
@@ -183,8 +208,11 @@ class Hybrid(Dlg):
         """
         present = torch.arange(words.slots.ids.shape[3], device=words.losses.device)
         moves = present.repeat(*words.slots.ids.shape[:3], 1)
-        losses = []
+        losses: list[Tensor] = []
         for number, tried in enumerate(neighbours):
+            if number and matcher.deadline.passed:
+                losses.append(torch.full_like(losses[0], torch.inf))
+                continue
             held, alone, longest = matcher, words, len(present)
             if len(neighbours) > 1:
                 held = matcher.holding(words.candidates(target), number)
@@ -221,6 +249,11 @@ def best_orders(orders: Tensor, losses: Tensor) -> Tensor:
     """Return the orders `[V, starts, B, T]` with the smallest losses."""
     chosen = losses.argmin(dim=2)
     return pick_starts(orders.flatten(0, 1), chosen.flatten()[:, None])[:, 0].view(*orders.shape[:2], *orders.shape[3:])
+
+
+def with_unknown(losses: Tensor, count: int) -> Tensor:
+    """Return losses `[…, some]` with infinity after them, for what was not compared `[…, count]`."""
+    return torch.nn.functional.pad(losses, (0, count - losses.shape[-1]), value=torch.inf)
 
 
 def _per_start(losses: Sequence[Tensor], guess: Guess) -> Tensor:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from gradleak.attacks.base import Finding, Victim, register
 from gradleak.attacks.descent import Descender, Guess, Penalty, keep_better
 from gradleak.attacks.dlg import History
-from gradleak.attacks.hybrid import ORDERED, Hybrid, are_solved, best_orders, findings
-from gradleak.exchange import Reporter
+from gradleak.attacks.hybrid import ORDERED, Hybrid, are_solved, best_orders, findings, with_unknown
+from gradleak.exchange import Deadline, Reporter
 from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
 from gradleak.priors import Prior, load_prior
 from gradleak.search import LAMP_MOVES
@@ -24,6 +25,8 @@ from gradleak.targets import Target
 LEAVE_TOGETHER = 4
 # Rounds that change no word, after which none is expected to, where words are put in order early.
 ARRIVED = 3
+# Tokens that the prior judges at once where there is a deadline.
+JUDGED_AT_ONCE = 2_048
 
 # The words of a batch, sequence by sequence, whatever their order.
 Bag = tuple[tuple[int, ...], ...]
@@ -77,21 +80,22 @@ class Lamp(Hybrid):
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Algorithm 1: initialise, then descend and rearrange in turn."""
-        matcher = self._matcher(target, victims)
+        matcher = self._matcher(target, victims).until(reporter.deadline)
         prior = load_prior(self.prior, target) if self.alpha_lm else None
         guess, notes = self._first_guess(target, victims)
-        guess = self._best_start(target, matcher, guess, victims)
-        guess = self._best_permutation(target, matcher, guess, victims)
-        guess = self._best_lengths(target, matcher, guess)
+        early = self._for_a_start(matcher)
+        guess = self._best_start(target, early, guess, victims)
+        guess = self._best_permutation(target, early, guess, victims)
+        guess = self._best_lengths(target, early, guess)
         first = matcher(guess.candidates(target))
         descender = Descender(target, matcher, guess, self._descent(self.steps), self._penalty(target))
         nearest = self._nearest_words(target, matcher, guess)
         running = _Running(list(range(len(victims))), matcher, first, nearest, descender)
         history = History(target, len(victims), self.steps, reporter)
         found: dict[int, Finding] = {}
-        while running.numbers and running.descender.steps_done < self.steps:
+        while running.numbers and running.descender.steps_done < self.steps and not reporter.deadline.passed:
             self._round(target, prior, running, [victims[number] for number in running.numbers], history)
-            if self.order_early:
+            if self.order_early and not reporter.deadline.passed:
                 self._order_settled(target, running)
             arrived = running.arrived()
             # Who keeps to wrong words must not wait: it would find others or not, depending on who is beside it.
@@ -115,8 +119,11 @@ class Lamp(Hybrid):
             steps = min(self.steps_per_round, self.steps - descender.steps_done)
             descender.run(steps, history.part(0, running.numbers))
             for _ in range(self._rearrangements(descender.steps_done)):
+                if running.matcher.deadline.passed:
+                    break
                 descender.rearrange(self._best_moves(target, running.matcher, prior, descender.now, victims))
-        for state in (descender.now, descender.best):
+        late = running.matcher.deadline.passed
+        for state in (descender.best,) if late else (descender.now, descender.best):
             words = self._nearest_words(target, running.matcher, state)
             running.nearest = keep_better(running.nearest, words, words.losses)
 
@@ -147,6 +154,8 @@ class Lamp(Hybrid):
         states = (running.descender.now, running.descender.best)
         words = [running.nearest, *(self._nearest_words(target, running.matcher, state) for state in states)]
         ordered = [[finding] for finding in findings(target, running.nearest.best_starts(1))]
+        if self.polish and running.matcher.deadline.passed:
+            return [finding for (finding,) in ordered]
         solved = are_solved(running.nearest, running.first)
         for state, some in enumerate(guess.best_starts(1) for guess in words):
             places = [place for place, done in enumerate(solved) if not (state and done)]
@@ -178,8 +187,20 @@ class Lamp(Hybrid):
         if prior is not None:
             ids = guess.slots.project(target, guess.embeddings)[:, :, None].expand_as(orders).gather(-1, orders)
             mask = guess.slots.mask[:, :, None].expand_as(orders)
-            losses = losses + self.alpha_lm * prior(ids, mask).mean(dim=-1).double()
+            losses = losses + self.alpha_lm * self._judged(prior, ids, mask, matcher.deadline)
         return best_orders(orders, losses)
+
+    def _judged(self, prior: Prior, ids: Tensor, mask: Tensor, deadline: Deadline) -> Tensor:
+        """Return how unlikely words `[V, starts, count, B, T]` are `[V, starts, count]`; infinite if time is up."""
+        count = ids.shape[2]
+        step = max(1, JUDGED_AT_ONCE * count // ids.numel()) if deadline.limited else count
+        parts = []
+        for first in range(0, count, step):
+            if deadline.passed:
+                break
+            part = slice(first, first + step)
+            parts.append(prior(ids[:, :, part], mask[:, :, part]).mean(dim=-1).double())
+        return with_unknown(torch.cat([ids.new_empty(*ids.shape[:2], 0, dtype=torch.float64), *parts], dim=2), count)
 
 
 @dataclass

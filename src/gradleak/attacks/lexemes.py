@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Deadline
 from gradleak.search.blocks import BLOCK_MOVES, in_order, ranks_of, shuffle_blocks
 from gradleak.targets import Target
 
@@ -29,7 +31,7 @@ def pieces_of_words(target: Target, tokens: Tensor) -> Tensor:
     return torch.tensor([_continues(word, mark) for word in words]).view(tokens.shape)
 
 
-def fuse(target: Target, tokens: Sequence[int]) -> list[Lexeme]:
+def fuse(target: Target, tokens: Sequence[int], deadline: Deadline | None = None) -> list[Lexeme]:
     """Return all words that can be put together from a set of tokens, roots alone among them.
 
     A root and pieces make a word if its spelling is encoded into just these tokens again. Longest match first, as
@@ -39,15 +41,18 @@ def fuse(target: Target, tokens: Sequence[int]) -> list[Lexeme]:
     Args:
         target: whose tokenizer is meant.
         tokens: ids of the tokens, each once.
+        deadline: when no more words are tried.
     """
+    deadline = deadline or Deadline()
     continues = pieces_of_words(target, torch.tensor(tokens)).tolist()
     roots = [token for token, piece in zip(tokens, continues, strict=True) if not piece]
     pieces = [token for token, piece in zip(tokens, continues, strict=True) if piece]
     found: list[Lexeme] = [(root,) for root in roots]
     longest: list[Lexeme] = [(root,) for root in roots if root not in target.tokenizer.all_special_ids]
     while longest and pieces and len(longest[0]) <= MOST_PIECES and len(found) < MOST_LEXEMES:
-        tried = [(*lexeme, piece) for lexeme in longest for piece in pieces if piece not in lexeme]
-        longest = [lexeme for lexeme in tried if _comes_back(target.tokenizer, lexeme)]
+        tried = ((*lexeme, piece) for lexeme in longest for piece in pieces if piece not in lexeme)
+        in_time = itertools.takewhile(lambda _: not deadline.passed, tried)
+        longest = [lexeme for lexeme in in_time if _comes_back(target.tokenizer, lexeme)]
         found = found + longest
     return found
 

@@ -16,7 +16,7 @@ from gradleak.attacks.guesses import Slots, impossible_words, trimmed
 from gradleak.attacks.inference import known_labels
 from gradleak.attacks.inverter import Card, Inverter, inverters_in, load_inverter, read_card
 from gradleak.errors import GradleakError
-from gradleak.exchange import Glimpse, Reporter
+from gradleak.exchange import Deadline, Glimpse, Reporter
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 
@@ -50,13 +50,13 @@ class Lti(Attack):
         findings: dict[int, Finding] = {}
         for defenses in dict.fromkeys(victim.knowledge.defenses for victim in victims):
             numbers = [n for n, victim in enumerate(victims) if victim.knowledge.defenses == defenses]
-            found = self._read(target, [victims[n] for n in numbers])
+            found = self._read(target, [victims[n] for n in numbers], reporter.deadline)
             findings |= dict(zip(numbers, found, strict=True))
         first = findings[0]
         reporter(1, 1, lambda: (first.loss, tuple(target.decode(ids) for ids in first.token_ids)))
         return [findings[number] for number in range(len(victims))]
 
-    def _read(self, target: Target, victims: Sequence[Victim]) -> list[Finding]:
+    def _read(self, target: Target, victims: Sequence[Victim], deadline: Deadline) -> list[Finding]:
         inverter, notes = self._choose(target, victims[0])
         findings = []
         for start in range(0, len(victims), AT_ONCE):
@@ -64,7 +64,7 @@ class Lti(Attack):
             read = {name: torch.stack([victim.gradient[name] for victim in part]) for name in inverter.reduction.names}
             logits = inverter(inverter.reduction(read))  # [victims, sequences, places, vocabulary]
             answers = zip(part, logits, strict=True)
-            findings += [_finding(target, inverter.card, victim, answer, notes) for victim, answer in answers]
+            findings += [_finding(target, inverter.card, victim, answer, notes, deadline) for victim, answer in answers]
         return findings
 
     def _choose(self, target: Target, victim: Victim) -> tuple[Inverter, tuple[str, ...]]:
@@ -111,7 +111,9 @@ class LtiP(Lti):
     pseudo_only: ClassVar[bool] = True
 
 
-def _finding(target: Target, card: Card, victim: Victim, logits: Tensor, notes: tuple[str, ...]) -> Finding:
+def _finding(
+    target: Target, card: Card, victim: Victim, logits: Tensor, notes: tuple[str, ...], deadline: Deadline
+) -> Finding:
     """Turn an inverter's answer `[sequences, places, vocabulary]` into sentences."""
     lengths, order = _lengths(target, card, victim, logits)
     slots = Slots.of(target, [[lengths]])
@@ -119,7 +121,7 @@ def _finding(target: Target, card: Card, victim: Victim, logits: Tensor, notes: 
     words = logits[order, :places].index_fill(-1, impossible_words(target), -torch.inf).argmax(dim=-1)
     ids = torch.where(slots.free[0, 0], words, slots.ids[0, 0])
     labels, label_note = known_labels(target, victim)
-    loss, classes = _distance(target, victim, ids, slots.mask[0, 0], labels)
+    loss, classes = _distance(target, victim, ids, slots.mask[0, 0], labels, deadline)
     found = trimmed(ids, slots.mask[0, 0])
     told = victim.knowledge.lengths is not None
     return Finding(
@@ -149,11 +151,11 @@ def _lengths(target: Target, card: Card, victim: Victim, logits: Tensor) -> tupl
 
 
 def _distance(
-    target: Target, victim: Victim, ids: Tensor, mask: Tensor, labels: Sequence[int] | None
+    target: Target, victim: Victim, ids: Tensor, mask: Tensor, labels: Sequence[int] | None, deadline: Deadline
 ) -> tuple[float, list[int] | None]:
     """Return the cosine distance of the sentences' gradient and their labels: those known, or the best that fit."""
     names = [name for name in victim.gradient if name not in target.word_parameters]
-    matcher = Matcher(target, [victim.gradient], Cosine(), names)
+    matcher = Matcher(target, [victim.gradient], Cosine(), names).until(deadline)
     if target.task != "classification":
         return float(matcher(Candidates(ids[None, None], mask[None, None], ids[None, None]))), None
     tried = [tuple(labels)] if labels is not None else _labellings(target, len(ids))

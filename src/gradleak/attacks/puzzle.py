@@ -17,12 +17,14 @@ from gradleak.attacks.base import Victim
 from gradleak.attacks.guesses import Slots, trimmed
 from gradleak.attacks.inference import known_labels, longest_length, observed_tokens
 from gradleak.errors import GradleakError
+from gradleak.exchange import Deadline
 from gradleak.matching import L2, Candidates
 from gradleak.matching.head import HeadMatcher
 from gradleak.targets import Target
 
 LABELLINGS = 4_096  # ways to label a batch that are tried at most
 SAMPLES = 32  # random solutions that tell them apart
+LABELLING = 0.25  # the share of the time left that this may take
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,9 @@ def padded_puzzle(target: Target, gradient: Mapping[str, Tensor], tokens: Tensor
     return _puzzle(target, gradient, tokens, lengths, padded=True)
 
 
-def likeliest_labels(target: Target, victim: Victim, puzzle: Puzzle) -> tuple[Tensor, list[str]]:
+def likeliest_labels(
+    target: Target, victim: Victim, puzzle: Puzzle, deadline: Deadline | None = None
+) -> tuple[Tensor, list[str]]:
     """Return the classes of the sequences as told, as inferred, or as random solutions fit them best.
 
     Which tokens there are, more than their order, decides on the classifier's gradient; a wrong class turns its sign.
@@ -142,7 +146,8 @@ def likeliest_labels(target: Target, victim: Victim, puzzle: Puzzle) -> tuple[Te
         raise GradleakError(f"there are more than {LABELLINGS} ways to label this batch; the labels must be told")
     labellings = torch.tensor(ways)
     solutions = puzzle.draw(SAMPLES, victim.generator)
-    matcher = HeadMatcher(target, [victim.gradient], L2())
+    deadline = deadline or Deadline()
+    matcher = HeadMatcher(target, [victim.gradient], L2()).until(deadline.sooner(LABELLING * deadline.left))
     distances = matcher(puzzle.candidates(solutions.repeat(len(ways), 1), labellings.repeat_interleave(SAMPLES, dim=0)))
     labels = labellings[distances.view(len(ways), SAMPLES).median(dim=1).values.argmin()]
     return labels, [f"labels {', '.join(map(str, labels.tolist()))}: those that fit random texts best"]

@@ -18,10 +18,14 @@ class Trail:
         number: which of the victims it is.
         victims: how many there are.
         total: the most steps that the search may take.
+
+    Attributes:
+        deadline: when the search has to end.
     """
 
     def __init__(self, reporter: Reporter, number: int, victims: int, total: int) -> None:
         self.glimpses: tuple[Glimpse, ...] = ()
+        self.deadline = reporter.deadline
         self._reporter, self._number, self._victims, self._total = reporter, number, victims, total
         self._step = 0
         self._view: tuple[float, Puzzle, Tensor] | None = None

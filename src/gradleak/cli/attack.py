@@ -34,11 +34,14 @@ class AttackChoice:
 
         name = DEFAULT_ATTACK if self.name is None else self.name
         settings = parse_settings(self.settings)
-        if self.budget is not None:
-            if name != "auto":
-                raise GradleakError(f"--budget is for --attack auto; {name} runs to its end")
-            settings["budget"] = str(parse_duration(self.budget, "--budget"))
+        if self.seconds is not None and find_attack(name).has_setting("budget"):
+            settings["budget"] = str(self.seconds)
         return find_attack(name).with_settings(self.preset, settings)
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget for each update."""
+        return None if self.budget is None else parse_duration(self.budget, "--budget")
 
 
 @with_groups
@@ -65,6 +68,7 @@ def attack(
     read = (text.dataset, update, model.model, *parse_settings(chosen.settings).values())
     check_outputs([("--json", json_file)], read)
     built = chosen.build()
+    budget = None if built.has_setting("budget") else chosen.seconds
     if update is not None:
         plan = plan_captured(update, model, text.labels, lengths, text.batch_size, kind, client.fedavg)
     else:
@@ -75,8 +79,8 @@ def attack(
     built.check(plan.target, plan.first.update, plan.first.knowledge)
     screen = Screen(quiet)
     preset = chosen.preset or built.default_preset()
-    screen.overview(full_overview(plan, built, preset, seed))
-    carry_out(plan, built, preset, seed, screen, json_file)
+    screen.overview(full_overview(plan, built, preset, seed, budget))
+    carry_out(plan, built, preset, seed, screen, json_file, budget)
 
 
 def _check_source(

@@ -212,8 +212,8 @@ Budget = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="With --attack auto: how long to try, for each update (90s, 5m, 1h). [dim]\\[default: 60s][/dim]",
-        show_default=False,
+        help="Stop after so long for each update (90s, 5m, 1h) with the best found so far.",
+        show_default="60s for auto, else no limit",
         rich_help_panel=ATTACK,
     ),
 ]

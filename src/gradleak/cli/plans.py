@@ -143,7 +143,9 @@ def _said_of_kind(kind: str | None, fedavg: str | None) -> dict[str, Any]:
     }
 
 
-def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tuple[str, str]]:
+def full_overview(
+    plan: Plan, attack: Attack, preset: str, seed: int, budget: float | None = None
+) -> list[tuple[str, str]]:
     """Return the threat model, the model and the attack, line by line."""
     target = plan.target
     count = sum(parameter.numel() for parameter in target.parameters.values())
@@ -157,7 +159,7 @@ def full_overview(plan: Plan, attack: Attack, preset: str, seed: int) -> list[tu
         ("settings", repr(attack)),
         *(("remark", line) for line in attack.remarks()),
         ("attacker", f"is told {', '.join(plan.told) or 'nothing besides model and update'}"),
-        ("run", f"seed {seed}, on {target.device}"),
+        ("run", f"seed {seed}, on {target.device}" + (f", {budget:g} s for each update" if budget else "")),
     ]
 
 

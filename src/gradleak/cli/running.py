@@ -47,7 +47,13 @@ class Outcome:
 
 
 def carry_out(
-    plan: Plan, attack: Attack, preset: str, seed: int, screen: Screen, json_file: Path | None
+    plan: Plan,
+    attack: Attack,
+    preset: str,
+    seed: int,
+    screen: Screen,
+    json_file: Path | None,
+    budget: float | None = None,
 ) -> list[Outcome]:
     """Run a plan, draw it, write it down, and return what came out.
 
@@ -58,7 +64,7 @@ def carry_out(
     outcomes: list[Outcome] = []
     interrupted = False
     try:
-        for group in run_groups(plan, attack, seed, watch):
+        for group in run_groups(plan, attack, seed, watch, budget):
             for outcome in group:
                 outcomes.append(outcome)
                 screen.outcome(outcome, len(outcomes), plan.count)
@@ -66,13 +72,16 @@ def carry_out(
         interrupted = True
         screen.interrupted(watch.last, len(outcomes), plan.count)
     screen.summary(summary(outcomes), outcomes)
-    write_json(json_file, attack_record(attack, plan.target, full_scenario(plan, preset), seed, outcomes, interrupted))
+    scenario = full_scenario(plan, preset) | ({} if budget is None else {"budget": budget})
+    write_json(json_file, attack_record(attack, plan.target, scenario, seed, outcomes, interrupted))
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     return outcomes
 
 
-def run_groups(plan: Plan, attack: Attack, seed: int, watch: Watch) -> Iterator[list[Outcome]]:
+def run_groups(
+    plan: Plan, attack: Attack, seed: int, watch: Watch, budget: float | None = None
+) -> Iterator[list[Outcome]]:
     """Attack a plan's updates, as many side by side as fit, and yield each group when it is done."""
     jobs = plan.jobs
     size = group_size(plan.target, plan.first)
@@ -83,7 +92,7 @@ def run_groups(plan: Plan, attack: Attack, seed: int, watch: Watch) -> Iterator[
         with watch.group(f"{attack.name}, {title} of {plan.count}", group[0].references) as listener:
             updates, knowledge = [job.update for job in group], [job.knowledge for job in group]
             with fitting_threads(plan.target, knowledge):
-                found = attack.many(plan.target, updates, knowledge, seed=seed, listener=listener)
+                found = attack.many(plan.target, updates, knowledge, seed=seed, listener=listener, budget=budget)
         done = last
         yield [outcome_of(job, reconstruction) for job, reconstruction in zip(group, found, strict=True)]
 

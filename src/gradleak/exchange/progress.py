@@ -58,6 +58,11 @@ class Deadline:
         self.hit = False
 
     @property
+    def limited(self) -> bool:
+        """Whether there is a deadline at all: what takes long is then done in smaller parts."""
+        return self._until < float("inf")
+
+    @property
     def left(self) -> float:
         """Seconds left; negative once it has passed."""
         return self._until - time.monotonic()

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.exchange import Deadline
 from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import Distance
 from gradleak.matching.factors import Dense, Factor, compact
 from gradleak.matching.graphs import GraphCache
-from gradleak.matching.memory import candidates_at_once, saved_bytes
+from gradleak.matching.memory import candidates_at_once, candidates_in_a_moment, saved_bytes
 from gradleak.matching.outer import outer_products
 from gradleak.matching.sums import Observed, collect
 from gradleak.matching.trace import trace
@@ -39,6 +40,9 @@ class Matcher:
         distance: how two gradients are compared.
         parameters: names to compare; all that were observed by default. Key biases are left out: softmax does not
             feel them, so that their gradient is rounding noise.
+
+    Attributes:
+        deadline: when to stop; whoever calls in a loop asks it, too. None to speak of unless `until` sets one.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Matcher:
             raise GradleakError(f"the update has no gradient of {missing[0] if missing else 'any parameter compared'}")
         self.target = target
         self.distance = distance
+        self.deadline = Deadline()
         self._trial = trial_of(target)
         self._trusted = self._trial.trusted & set(names)
         self._observed = _observe(target, observed, names)
@@ -80,7 +85,9 @@ class Matcher:
         return sorted(set(self._observed) - self._trusted)
 
     def __call__(self, candidates: Candidates) -> Tensor:
-        """Return the distances `[victims, candidates]` in float64.
+        """Return the distances `[victims, candidates]` in float64; infinity where the deadline came first.
+
+        The first candidate of each victim is always compared: a search puts there what it has.
 
         They are differentiable where the candidates require a gradient. The graph of all candidates is then alive at
         once; `gradients` keeps one part of them alive at a time.
@@ -89,20 +96,37 @@ class Matcher:
         if not candidates.shape[1]:
             return candidates.mask.new_empty(candidates.shape[:2], dtype=torch.float64)
 
+        count = candidates.shape[1]
+        if count > 1 and self.deadline.passed:
+            candidates = candidates.part(slice(None), slice(0, 1))
+
         def run() -> Tensor:
-            rows = [[score(candidates.part(v, n), v) for n in columns] for v, columns in self._parts(candidates)]
-            return torch.cat([torch.cat(row, dim=1) for row in rows])
+            found = torch.full((candidates.shape[0], count), torch.inf, dtype=torch.float64, device=self.target.device)
+            for v, columns in self._parts(candidates):
+                for n in columns:
+                    if n.start and self.deadline.passed:
+                        break
+                    found[v, n] = score(candidates.part(v, n), v)
+            return found
 
         return self._fitting(candidates, run)
 
     def gradients(self, candidates: Candidates) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the distances, and their gradients by every tensor of the candidates that requires one."""
+        """Return the distances, and their gradients by every tensor of the candidates that requires one.
+
+        Where the deadline came first, the distance is infinite and the gradient zero.
+        """
         distances = torch.empty(candidates.shape[:2], dtype=torch.float64, device=self.target.device)
         gradients = {name: torch.empty_like(leaf) for name, leaf in candidates.leaves.items()}
 
         def run() -> None:
             for v, columns in self._parts(candidates):
                 for n in columns:
+                    if (v.start or n.start) and self.deadline.passed:
+                        distances[v, n] = torch.inf
+                        for gradient in gradients.values():
+                            gradient[v, n] = 0.0
+                        continue
                     part = candidates.part(v, n).detached()
                     kind = (v.start, v.stop, "slopes")
                     distances[v, n], slopes = self._graphs(kind, partial(self._slopes, victims=v), part)
@@ -148,6 +172,12 @@ class Matcher:
         other.distance, other._room, other._graphs = distance, {}, GraphCache(beside=self._graphs)
         return other
 
+    def until(self, deadline: Deadline) -> Matcher:
+        """Return a matcher that compares as many candidates as there is time for."""
+        other = copy(self)
+        other.deadline = deadline
+        return other
+
     def _of_single_sequences(self, batch: int) -> Matcher:
         """Return a matcher like this whose candidates are single sequences of a batch of that size."""
         held = copy(self)
@@ -189,6 +219,8 @@ class Matcher:
         if victims != self.victims:
             raise GradleakError(f"there are candidates for {victims} victims and gradients of {self.victims}")
         room = self._candidates_at_once(candidates)
+        if self.deadline.limited and room > 1:
+            room = min(room, candidates_in_a_moment(self.target, candidates.mask.shape[2:].numel()))
         per_victim = min(count, room)
         together = max(1, room // per_victim)
         columns = [slice(n, min(n + per_victim, count)) for n in range(0, count, per_victim)]
@@ -211,7 +243,7 @@ class Matcher:
     def _candidates_at_once(self, candidates: Candidates) -> int:
         key = _room_key(candidates)
         if key not in self._room:
-            if candidates.mask.shape[:2].numel() == 1:
+            if candidates.mask.shape[:2].numel() == 1 or self._only_one_in_time(candidates):
                 return 1
             one = candidates.part(slice(0, 1), slice(0, 1))
             standing = [
@@ -222,6 +254,11 @@ class Matcher:
             bytes_each = saved_bytes(lambda: self._distances(one, slice(0, 1)), standing)
             self._room[key] = candidates_at_once(self.target.device, bytes_each, one.mask.numel())
         return self._room[key]
+
+    def _only_one_in_time(self, candidates: Candidates) -> bool:
+        """Whether one candidate takes so long that measuring how many fit would take too much of the time."""
+        tokens = candidates.mask.shape[2:].numel()
+        return self.deadline.limited and candidates_in_a_moment(self.target, tokens) == 1
 
 
 def _room_key(candidates: Candidates) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ the sequences of a batch and that of its bias Σ (p − y). Nothing has to be pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from gradleak.errors import GradleakError
+from gradleak.exchange import Deadline
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import Distance
 from gradleak.matching.factors import Dense, Factor, LowRank, dense
-from gradleak.matching.memory import candidates_at_once
+from gradleak.matching.memory import candidates_at_once, candidates_in_a_moment
 from gradleak.matching.sequences import Sequences
 from gradleak.matching.sums import Observed, collect
 from gradleak.targets import Target
@@ -32,6 +34,9 @@ class HeadMatcher:
         target: the model, a classifier.
         observed: each victim's gradient by parameter name.
         distance: how two gradients are compared.
+
+    Attributes:
+        deadline: when to stop; whoever calls in a loop asks it, too. None to speak of unless `until` sets one.
     """
 
     def __init__(self, target: Target, observed: Sequence[Mapping[str, Tensor]], distance: Distance) -> None:
@@ -41,6 +46,7 @@ class HeadMatcher:
             raise GradleakError(f"there is no classifier gradient of {target.name} to compare")
         self.target = target
         self.distance = distance
+        self.deadline = Deadline()
         self._observed = {name: self._observe(observed, name) for name in self._names.values()}
         self._sequences = Sequences(self._run)
 
@@ -50,10 +56,18 @@ class HeadMatcher:
         return len(next(iter(self._observed.values())).gradient)
 
     def __call__(self, candidates: Candidates) -> Tensor:
-        """Return the distances `[victims, candidates]` in float64."""
+        """Return the distances `[victims, candidates]` in float64; infinity where the deadline came first."""
         nothing = torch.empty(self.victims, 0, dtype=torch.float64, device=self.target.device)
-        found = [self._distances(self._factors(part)) for part in self._parts(candidates)]
-        return torch.cat([nothing, *found], dim=1)
+        found = [
+            self._distances(self._factors(part)) for some in self._in_time(candidates) for part in self._parts(some)
+        ]
+        return _filled(torch.cat([nothing, *found], dim=1), candidates.shape[1], torch.inf)
+
+    def until(self, deadline: Deadline) -> HeadMatcher:
+        """Return a matcher that compares as many candidates as there is time for, the first in any case."""
+        other = copy(self)
+        other.deadline = deadline
+        return other
 
     @property
     def goal(self) -> Tensor:
@@ -61,16 +75,33 @@ class HeadMatcher:
         return torch.cat([seen.gradient.flatten(1) for seen in self._observed.values()], dim=1)
 
     def compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Return the distances, and the observed gradients minus the candidates' `[victims, candidates, entries]`."""
-        factors = [self._factors(part) for part in self._parts(candidates)]
+        """Return the distances, and the observed gradients minus the candidates' `[victims, candidates, entries]`.
+
+        Where the deadline came first, a distance is infinite and a difference zero.
+        """
+        factors = [self._factors(part) for some in self._in_time(candidates) for part in self._parts(some)]
         distances = torch.cat([self._distances(part) for part in factors], dim=1)
-        return distances, torch.cat([self._differences(part) for part in factors], dim=1)
+        differences = torch.cat([self._differences(part) for part in factors], dim=1)
+        count = candidates.shape[1]
+        return _filled(distances, count, torch.inf), _filled(differences, count, 0.0)
 
     def shares(self, candidates: Candidates) -> Tensor:
         """Return what each sequence adds to its candidate's gradient `[victims, candidates, sequences, entries]`."""
         errors, features = self._errors_and_features(candidates)
         rows = {"weight": errors[..., None] * features[..., None, :], "bias": errors[..., None]}
         return torch.cat([rows[kind].flatten(3) for kind in self._names], dim=3)
+
+    def _in_time(self, candidates: Candidates) -> Iterator[Candidates]:
+        """Yield all candidates at once; where there is a deadline, some after the other until it has passed."""
+        count = candidates.shape[1]
+        step = count
+        if self.deadline.limited and count > 1:
+            tokens = self.victims * candidates.mask.shape[2:].numel()
+            step = 1 if self.deadline.passed else candidates_in_a_moment(self.target, tokens)
+        for first in range(0, count, max(1, step)):
+            if first and self.deadline.passed:
+                break
+            yield candidates.part(slice(None), slice(first, first + step))
 
     def _parts(self, candidates: Candidates) -> list[Candidates]:
         """A forward pass keeps next to nothing: what is useful at once is the limit, not memory."""
@@ -130,3 +161,11 @@ class HeadMatcher:
     def _observe(self, observed: Sequence[Mapping[str, Tensor]], name: str) -> Observed:
         stacked = torch.stack([gradient[name].to(self.target.device, torch.float64) for gradient in observed])
         return Observed.of(stacked)
+
+
+def _filled(found: Tensor, count: int, value: float) -> Tensor:
+    """Return what was found for the first candidates `[victims, some, …]` with a value for the rest."""
+    missing = count - found.shape[1]
+    return (
+        torch.cat([found, found.new_full((len(found), missing, *found.shape[2:]), value)], dim=1) if missing else found
+    )

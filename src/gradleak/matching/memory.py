@@ -9,11 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradleak.targets import Target
+
 # Peak memory of a pass over what its graph saves: gradients in flight and temporary copies come on top.
 PEAK_OVER_SAVED = 3.0
 SHARE_OF_FREE_MEMORY = 0.5
 # More tokens at once make no processor faster once its matrix units are busy, and spoil a CPU's cache.
 MOST_TOKENS = {"cpu": 4_096, "cuda": 262_144}
+# Tokens times parameters of a pass that takes a fraction of a second, so that a deadline can be asked between passes.
+QUICK_PASS = {"cpu": 4e9, "cuda": 4e12}
 
 
 def free_bytes(device: torch.device) -> int:
@@ -51,6 +55,15 @@ def candidates_at_once(device: torch.device, bytes_each: float, tokens_each: int
     fitting = free_bytes(device) * SHARE_OF_FREE_MEMORY / max(bytes_each * PEAK_OVER_SAVED, 1.0)
     useful = MOST_TOKENS.get(device.type, MOST_TOKENS["cuda"]) / tokens_each
     return max(1, int(min(fitting, useful)))
+
+
+def candidates_in_a_moment(target: Target, tokens_each: int) -> int:
+    """Return how many candidates a pass may take that ends soon."""
+    used = target.parameters.keys() - target.embedding_parameters
+    size = sum(target.parameters[name].numel() for name in used)
+    if target.task == "causal-lm":
+        size += target.word_embeddings.numel()
+    return max(1, int(QUICK_PASS.get(target.device.type, QUICK_PASS["cuda"]) / (size * tokens_each)))
 
 
 def _available_memory() -> int:

@@ -24,7 +24,10 @@ from gradleak.search.neighbourhood import (
     all_replacements,
     all_shifts,
     all_swaps,
+    block_shifts,
+    in_parts,
     neighbour_orders,
+    shifts,
 )
 from gradleak.search.pairs import likely_pairs
 from gradleak.search.surrogate import Features, Foretold, Surrogate
@@ -53,11 +56,13 @@ __all__ = [
     "all_swaps",
     "anneal",
     "beam_search",
+    "block_shifts",
     "cross_partially_matched",
     "decode",
     "draw_orders",
     "encode",
     "evolve",
+    "in_parts",
     "likely_pairs",
     "move_prefix",
     "move_subsequence",
@@ -66,6 +71,7 @@ __all__ = [
     "rearrange",
     "refine",
     "search_by_learning",
+    "shifts",
     "shuffle",
     "shuffle_indexes",
     "swap",

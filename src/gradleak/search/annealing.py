@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.exchange import Deadline
 
 Score = Callable[[Tensor], Tensor]
 """Takes states `[problems, starts, length]`, gives losses `[problems, starts]`."""
@@ -143,6 +144,7 @@ def anneal(
     span: float = math.inf,
     watch: Watcher | None = None,
     leave: Leave | None = None,
+    deadline: Deadline | None = None,
 ) -> Annealed:
     """Go from state to state, downhill always and uphill with probability exp(−Δ/temperature), never back.
 
@@ -157,11 +159,15 @@ def anneal(
         watch: called after each iteration.
         leave: called when problems that have ended leave the others, as soon as they are half of all: `score`,
             `propose` and `watch` have to do with the rest alone from then on. Without it they stay.
+        deadline: when to end at the latest; the loss of what there was no time for is infinite.
     """
+    deadline = deadline or Deadline()
     members = list(range(len(states)))
     walk = _Walk(states, score(states), schedule, generators, torch.as_tensor(enough, device=states.device))
     found = walk.best
     for iteration in range(schedule.iterations):
+        if deadline.passed:
+            return found.put(members, walk.best)
         step = iteration % BLOCK
         if not step:
             going = (~walk.ended.all(dim=1)).nonzero().flatten().tolist()

@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Deadline
+
 Place = TypeVar("Place")
 
 
@@ -17,6 +19,8 @@ def beam_search(
     vary: Callable[[Tensor, Place], Tensor],
     score: Callable[[Tensor], Tensor],
     width: int,
+    *,
+    deadline: Deadline | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Search for many victims at once.
 
@@ -26,14 +30,21 @@ def beam_search(
         vary: takes beams and a place; gives variants `[victims, variants, length]`, the beams themselves among them.
         score: takes states `[victims, states, length]`; gives their losses `[victims, states]`.
         width: how many beams to keep.
+        deadline: when to end at the latest; the score of what there was no time for is infinite.
 
     Returns:
         The beams that are left `[victims, width, length]` and their losses, the best first.
     """
+    deadline = deadline or Deadline()
     beams, losses = _keep(beams, score(beams), width)
     for place in places:
+        if deadline.passed:
+            break
         tried = vary(beams, place)
-        beams, losses = _keep(tried, score(tried), width)
+        scores = score(tried)
+        if deadline.hit:  # the beams themselves may not have been scored among their variants
+            tried, scores = torch.cat([beams, tried], dim=1), torch.cat([losses, scores], dim=1)
+        beams, losses = _keep(tried, scores, width)
     return beams, losses
 
 

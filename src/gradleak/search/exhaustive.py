@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Deadline
 from gradleak.search.genetic import Score, Watch
 
-Neighbours = Callable[[Tensor, int], Tensor]
-"""Takes a solution `[length]` and the number of the round, from 1; gives its neighbours `[count, length]`."""
+Neighbours = Callable[[Tensor, int], Iterable[Tensor]]
+"""Takes a solution `[length]` and the number of the round, from 1; gives its neighbours, some `[count, length]` after
+the other: long solutions have too many to be kept at once."""
 
 
 def refine(
@@ -21,6 +23,7 @@ def refine(
     *,
     enough: float = 0.0,
     watch: Watch | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[Tensor, float]:
     """Return the best solution on the way, and its score.
 
@@ -34,21 +37,36 @@ def refine(
         iterations: how many rounds there are at most.
         enough: a score that needs no improvement.
         watch: told the best solution so far, the first and after every round.
+        deadline: when to end at the latest; the score of what there was no time for is infinite.
     """
+    deadline = deadline or Deadline()
     best, lowest = start, float(score(start[None]))
     current, visited = start, start[None]
     for iteration in range(iterations + 1):
         if watch is not None:
             watch(best, lowest)
-        if lowest <= enough or iteration == iterations:
+        if lowest <= enough or iteration == iterations or deadline.passed:
             break
-        reached = torch.unique(neighbours(current, iteration + 1), dim=0)
-        reached = reached[~(reached[:, None] == visited).all(dim=2).any(dim=1)]
-        if not len(reached):
+        nearest = _nearest(neighbours(current, iteration + 1), visited, score, deadline)
+        if nearest is None:
             break
-        scores = score(reached)
-        current = reached[scores.argmin()]
+        current, distance = nearest
         visited = torch.cat([visited, current[None]])
-        if float(scores.min()) < lowest:
-            best, lowest = current, float(scores.min())
+        if distance < lowest:
+            best, lowest = current, distance
     return best, lowest
+
+
+def _nearest(parts: Iterable[Tensor], visited: Tensor, score: Score, deadline: Deadline) -> tuple[Tensor, float] | None:
+    """Return the best of all solutions that were not visited, and its score; None if there is none."""
+    best = None
+    for part in parts:
+        reached = torch.unique(part, dim=0)
+        reached = reached[~(reached[:, None] == visited).all(dim=2).any(dim=1)]
+        if len(reached):
+            scores = score(reached)
+            if best is None or float(scores.min()) < best[1]:
+                best = reached[scores.argmin()], float(scores.min())
+            if deadline.passed:
+                break
+    return best

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Deadline
+
 Score = Callable[[Tensor], Tensor]
 """Takes solutions `[count, …]`, gives how far each is from being right `[count]`, float64."""
 
@@ -51,6 +53,7 @@ def evolve(
     *,
     enough: float = 0.0,
     watch: Watch | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[Tensor, float]:
     """Return the best chromosome found and its score.
 
@@ -63,7 +66,9 @@ def evolve(
         generator: source of randomness, on the CPU.
         enough: a score that needs no improvement.
         watch: told the best chromosome of the first and of every later generation.
+        deadline: when to end at the latest; the score of what there was no time for is infinite.
     """
+    deadline = deadline or Deadline()
     population, fitness = first, score(first)
     fame, scores = _best(population, fitness, settings.hall_of_fame)
     unchanged = 0
@@ -77,6 +82,8 @@ def evolve(
         if watch is not None:
             watch(fame[0], float(scores[0]))
         if float(scores[0]) <= enough or unchanged >= settings.patience:
+            break
+        if generation < settings.generations and deadline.passed:
             break
     return fame[0], float(scores[0])
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Deadline
 from gradleak.search.genetic import Watch
 from gradleak.search.memory import hashes
 from gradleak.search.moves import Move, move_subsequence, move_token, swap
@@ -26,6 +27,7 @@ TRUST = 0.7  # share of an error that is expected nearby, too
 ZERO = 1e-9
 BLOCK = 64  # steps whose random numbers are drawn at once
 POOL = 4_096  # moves of each kind that a round draws from
+TAUGHT = 256  # solutions that are taught at once where there is a deadline
 REPLACING = 0.1  # share of proposals that put another token in place of a repeated one
 
 
@@ -93,6 +95,7 @@ def search_by_learning(
     *,
     enough: float = 0.0,
     watch: Watch | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[Tensor, float]:
     """Return the best solution found, and its distance.
 
@@ -105,7 +108,9 @@ def search_by_learning(
         generator: source of randomness, on the CPU.
         enough: a distance that needs no improvement.
         watch: told the best solution after every round.
+        deadline: when to end at the latest; what there was no time to compare has an infinite distance.
     """
+    deadline = deadline or Deadline()
     fresh = torch.unique(draw(settings.first), dim=0)
     seen, elite, unchanged = hashes(fresh[:0]), None, 0
     for number in range(settings.rounds + 1):
@@ -119,8 +124,14 @@ def search_by_learning(
             watch(elite.solutions[0], elite.lowest)
         if elite.lowest <= enough or unchanged >= settings.patience or number == settings.rounds:
             break
-        learner.learn(fresh, lacking, distances.clamp(min=enough + ZERO) ** -2)  # what is near matters most
-        reached = _annealed(learner.fit(), elite, draw, moves, settings, generator)
+        weights = distances.clamp(min=enough + ZERO) ** -2  # what is near matters most
+        step = TAUGHT if deadline.limited else len(fresh)
+        for first in range(0, len(fresh), step):
+            if deadline.passed:
+                return elite.solutions[0], elite.lowest
+            part = slice(first, first + step)
+            learner.learn(fresh[part], lacking[part], weights[part])
+        reached = _annealed(learner.fit(), elite, draw, moves, settings, generator, deadline)
         fresh = reached[~torch.isin(hashes(reached), seen)][: settings.asked]
         if not len(fresh):
             break
@@ -156,7 +167,13 @@ class _Compared:
 
 
 def _annealed(
-    foretold: Foretold, elite: _Compared, draw: Draw, moves: Moves, settings: Learning, generator: torch.Generator
+    foretold: Foretold,
+    elite: _Compared,
+    draw: Draw,
+    moves: Moves,
+    settings: Learning,
+    generator: torch.Generator,
+    deadline: Deadline,
 ) -> Tensor:
     """Return solutions that should be near the goal, none twice, the nearest first.
 
@@ -168,12 +185,17 @@ def _annealed(
     errors = foretold.base.new_zeros(len(starts), len(foretold.base))
     anchored = half // 2
     errors[:anchored] = TRUST * foretold.errors(starts[:anchored], old.lacking[:anchored])
-    states, losses = _cooled(starts, foretold.corrected(errors), moves(device), settings, generator)
+    states, losses = _cooled(starts, foretold.corrected(errors), moves(device), settings, generator, deadline)
     return _different(states.cpu()[losses.cpu().argsort(stable=True)])
 
 
 def _cooled(
-    states: Tensor, score: Foretold, propose: Propose, settings: Learning, generator: torch.Generator
+    states: Tensor,
+    score: Foretold,
+    propose: Propose,
+    settings: Learning,
+    generator: torch.Generator,
+    deadline: Deadline,
 ) -> tuple[Tensor, Tensor]:
     """Anneal chains `[chains, places]`; return the best that each has passed through, and what is foretold of it.
 
@@ -185,6 +207,8 @@ def _cooled(
     heat = max(ZERO, settings.heat * float(losses.std(correction=0)))
     for step in range(settings.steps):
         if step % BLOCK == 0:
+            if deadline.passed:
+                break
             drawn = torch.rand(BLOCK, len(states), 1 + propose.numbers, generator=generator).to(states.device)
         numbers, temperature = drawn[step % BLOCK], COOLED ** (step / settings.steps)
         proposed = propose(states[None], numbers[None, :, None, 1:], temperature)[0, :, 0]

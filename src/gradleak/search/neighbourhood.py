@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor
 
 from gradleak.search.moves import moved
+
+# Numbers in solutions that are kept at once: a long text has millions of neighbours.
+MOST_NUMBERS = 1 << 22
 
 
 def neighbour_orders(free: Tensor) -> Tensor:
@@ -59,9 +64,41 @@ def all_replacements(solution: Tensor, kinds: int) -> Tensor:
     return changed[(changed != solution).any(dim=1)]
 
 
+def shifts(length: int) -> Iterator[Tensor]:
+    """Yield the orders of `all_shifts`, some after the other."""
+    return _runs_moved(length, 1, 1)
+
+
+def block_shifts(length: int) -> Iterator[Tensor]:
+    """Yield the orders of `all_block_shifts`, some after the other."""
+    return _runs_moved(length, 2, length - 1)
+
+
+def in_parts(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Join tensors `[count, length]`, or split them, so that none is too large to be kept."""
+    kept: list[Tensor] = []
+    for part in parts:
+        if kept and sum(one.numel() for one in kept) + part.numel() > MOST_NUMBERS:
+            yield torch.cat(kept)
+            kept = []
+        *whole, rest = torch.split(part, max(1, MOST_NUMBERS // part.shape[1]))
+        yield from whole
+        kept.append(rest)
+    if kept:
+        yield torch.cat(kept)
+
+
 def _all_runs_moved(length: int, shortest: int, longest: int) -> Tensor:
     """Return every order that moves a run of so many tokens."""
-    first, last, to = torch.cartesian_prod(*[torch.arange(length)] * 3).view(-1, 3).T
-    size = last - first + 1
-    chosen = (size >= shortest) & (size <= longest) & (to <= length - size) & (to != first)
-    return moved(length, first[chosen], last[chosen], to[chosen])
+    return torch.cat([torch.arange(length)[None][:0], *_runs_moved(length, shortest, longest)])
+
+
+def _runs_moved(length: int, shortest: int, longest: int) -> Iterator[Tensor]:
+    """Yield every order that moves a run of so many tokens, not too many at once."""
+    places = torch.arange(length)
+    for starts in torch.split(places, max(1, MOST_NUMBERS // length**2)):
+        first, last, to = torch.cartesian_prod(starts, places, places).view(-1, 3).T
+        size = last - first + 1
+        chosen = (size >= shortest) & (size <= longest) & (to <= length - size) & (to != first)
+        for run in torch.split(torch.stack([first, last, to])[:, chosen], max(1, MOST_NUMBERS // length), dim=1):
+            yield moved(length, *run)

@@ -20,6 +20,7 @@ from gradleak.targets import MODELS, Task
 LARGEST_SEED = 2**32 - 1
 BATCHES_PER_CELL = 8
 PAPER = "paper"
+BUDGET = "budget"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,16 @@ class AttackSpec:
     @property
     def texts(self) -> dict[str, str]:
         """The settings as text, as the attacks read them."""
-        return {key: str(value) for key, value in self.settings.items()}
+        return {key: str(value) for key, value in self.settings.items() if key != BUDGET or self._keeps_budget}
+
+    @property
+    def budget(self) -> float | None:
+        """Seconds for each update, where the attack does not see to that itself."""
+        return None if self._keeps_budget else self.settings.get(BUDGET)
+
+    @property
+    def _keeps_budget(self) -> bool:
+        return self.available and find_attack(self.name).has_setting(BUDGET)
 
     def with_preset(self, usual: str | None) -> AttackSpec:
         """Return the attack with a preset: its own, else the usual one if it has that, else its default."""
@@ -192,6 +202,8 @@ def attack(value: object, place: Place) -> AttackSpec:
     if spec.available or not place.ready:
         kind = place.check(find_attack, spec.name)
         place.check(kind.with_settings, spec.preset, spec.texts)
+    if spec.budget is not None:
+        positive(spec.budget, place.inside("settings").inside(BUDGET))
     return spec
 
 

@@ -134,7 +134,8 @@ def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, An
     )
     sentences: list[Sentence] = []
     batches: list[BatchRecord] = []
-    for number, (case, found) in enumerate(_attacked(attack, target, scenario, cell.seed, listener)):
+    attacked = _attacked(attack, target, scenario, cell.seed, listener, cell.attack.budget)
+    for number, (case, found) in enumerate(attacked):
         scores = score(found, case.texts)
         sentences += _sentences(number, case, found, scores)
         batches.append(
@@ -150,7 +151,12 @@ def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, An
 
 
 def _attacked(
-    attack: Attack, target: Target, scenario: Scenario, seed: int, listener: Listener | None
+    attack: Attack,
+    target: Target,
+    scenario: Scenario,
+    seed: int,
+    listener: Listener | None,
+    budget: float | None,
 ) -> Iterator[tuple[Case, Reconstruction]]:
     """Attack the batches, as many side by side as fit."""
     cases = scenario.cases(target)
@@ -160,7 +166,8 @@ def _attacked(
         size = max(1, min(size, limit // max(1, group[0].update.num_values)))
         group += islice(cases, size - 1)
         updates, knowledge = [case.update for case in group], [case.knowledge for case in group]
-        yield from zip(group, attack.many(target, updates, knowledge, seed=seed, listener=listener), strict=True)
+        found = attack.many(target, updates, knowledge, seed=seed, listener=listener, budget=budget)
+        yield from zip(group, found, strict=True)
 
 
 def _sentences(number: int, case: Case, found: Reconstruction, scores: BatchScores) -> Iterator[Sentence]:
