@@ -124,8 +124,8 @@ def names(target: Target, update: Update) -> list[str]:
 def test_the_strongest_attack_comes_first_and_only_those_that_apply(tiny: Target) -> None:
     assert names(tiny, capture(tiny)) == ["sieve", "lamp", "grab"]
     assert names(tiny, capture(tiny, dropout=True)) == ["sieve", "grab", "lamp"]
-    assert "edr" in names(tiny, capture(tiny, embeddings="trained"))
-    assert "edr" not in names(tiny, capture(tiny, "noise:0.001", embeddings="trained"))
+    assert "mosaic" in names(tiny, capture(tiny, embeddings="trained"))
+    assert "mosaic" not in names(tiny, capture(tiny, "noise:0.001", embeddings="trained"))
     classifier = {n: t for n, t in capture(tiny).tensors.items() if "attention" not in n}
     assert "sieve" not in names(tiny, Update(classifier))
 
@@ -166,7 +166,7 @@ def test_words_that_give_the_very_update_are_proven_whoever_found_them(
 def test_a_model_without_attention_is_searched_until_nothing_can_be_nearer_and_never_verified() -> None:
     target = small_target("lstm")
     update = Client(target, embeddings="trained").update(["the cat sat on a mat"], [1])
-    assert names(target, update)[:2] == ["edr", "fet"]
+    assert names(target, update)[0] == "mosaic"
     result = Auto()(target, update)
     assert result.texts == ("the cat sat on a mat",)
     assert not result.verified

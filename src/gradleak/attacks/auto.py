@@ -60,7 +60,7 @@ class Auto(Attack):
     name: ClassVar[str] = "auto"
     paper: ClassVar[str] = "gradleak, docs/attacks/auto.md"
     needs: ClassVar[tuple[str, ...]] = ("gradients of layers",)
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fast": {"budget": 15.0}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"best": {}, "paper": {}, "fast": {"budget": 15.0}}
 
     budget: float = 60.0
 
@@ -107,8 +107,8 @@ def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
     """Return the attacks that apply to an update, strongest first."""
     hybrid = ("lamp", "grab") if evidence.dropout is False else ("grab", "lamp")
     wanted: list[Attack] = [find_attack("sieve")()]
-    if not evidence.defended:
-        wanted += [find_attack("edr").with_settings("fast"), find_attack("fet").with_settings("thorough")]
+    if not evidence.pruned and not evidence.only_signs:  # words must be told apart, which the attack checks
+        wanted.append(find_attack("mosaic").with_settings())
     wanted += [find_attack(name).with_settings("fast") for name in hybrid]
     return [attack for attack in wanted if _applies(attack, target, victim)]
 

@@ -89,7 +89,7 @@ class Sieve(Attack):
     name: ClassVar[str] = "sieve"
     paper: ClassVar[str] = "gradleak, docs/attacks/sieve.md"
     needs: ClassVar[tuple[str, ...]] = ("attention gradients",)
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fast": {"starts": 100}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"best": {}, "paper": {}, "fast": {"starts": 100}}
 
     starts: int = 600
     prior: str = "embedded"
@@ -109,10 +109,12 @@ class Sieve(Attack):
             reporter(len(findings), len(victims), lambda: (loss, texts))
 
         for number, victim in enumerate(victims, start=1):
-            share = reporter.deadline.left / (len(victims) - len(findings))
-            findings.append(self._finding(target, inputs, victim, tell, reporter.deadline.sooner(share)))
+            findings.append(self._finding(target, inputs, victim, tell, reporter.deadline))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
         return findings
+
+    def _side_by_side(self, target: Target) -> bool:
+        return False
 
     def _finding(self, target: Target, inputs: Inputs, victim: Victim, tell: Teller, deadline: Deadline) -> Finding:
         gradient = victim.gradient

@@ -75,7 +75,9 @@ def read_batch(seen: Seen, count: int) -> Batch | None:
     starts = [_sorted(target, found, alike, count, seen.longest) for alike in ways]
     start = max(starts, key=lambda sentences: float(_shares(test, sentences).mean()))
     search = _Search(seen, test, _Vocabulary(seen, basis, found.tokens))
-    return _polished(Matcher(target, [seen.gradient], Cosine()), search, search.settled(search.peeled(start)))
+    return _polished(
+        Matcher(target, [seen.gradient], Cosine()).until(seen.deadline), search, search.settled(search.peeled(start))
+    )
 
 
 def refined(seen: Seen, sentence: Sequence[int], *, resize: bool = True) -> Batch | None:
@@ -92,7 +94,9 @@ def refined(seen: Seen, sentence: Sequence[int], *, resize: bool = True) -> Batc
         return None
     start = torch.tensor(sentence, device=seen.words.device)
     search = _Search(seen, test, _Vocabulary(seen, basis, start), resize=resize)
-    return _polished(Matcher(seen.target, [seen.gradient], Cosine()), search, search.settled([start]))
+    return _polished(
+        Matcher(seen.target, [seen.gradient], Cosine()).until(seen.deadline), search, search.settled([start])
+    )
 
 
 def _signal(sent: Sent, deadline: Deadline) -> Tensor | None:

@@ -28,6 +28,7 @@ from gradleak.attacks.sieve.completion import Sent
 from gradleak.attacks.sieve.labels import padded
 from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.spikes import edge_by_median
+from gradleak.exchange import Deadline
 from gradleak.matching import Candidates, Cosine, Distance, Matcher, SquaredL2
 from gradleak.matching.distances import Sums
 from gradleak.priors import Prior
@@ -73,11 +74,19 @@ class Likelihood:
         gradient: gradients by name.
         deviation: of the noise.
         label: the class of the sentence.
+        deadline: after which sentences are not compared any more.
     """
 
-    def __init__(self, target: Target, gradient: Mapping[str, Tensor], deviation: float, label: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        gradient: Mapping[str, Tensor],
+        deviation: float,
+        label: int,
+        deadline: Deadline | None = None,
+    ) -> None:
         self.target, self.deviation, self.label = target, deviation, label
-        self.standing = Matcher(target, [gradient], Standing())
+        self.standing = Matcher(target, [gradient], Standing()).until(deadline or Deadline())
         others = (SquaredL2(), Residual(deviation=deviation), Cosine())
         self._squares, self._residual, self._cosine = map(self.standing.judged_by, others)
 

@@ -56,7 +56,7 @@ def read_matched(seen: Seen, read: Batch | None, prior: Prior | None, length: in
     target = seen.target
     start = read.sentences[0] if read else None
     label = label_of(target, seen.gradient, start or [*target.special_tokens[0], *target.special_tokens[1]])
-    likelihood = Likelihood(target, seen.gradient, deviation_of(seen), label)
+    likelihood = Likelihood(target, seen.gradient, deviation_of(seen), label, seen.deadline)
     if read and start and likelihood.explained(start):
         return read
     sentence = _Search(seen, likelihood, prior, length).run(start)

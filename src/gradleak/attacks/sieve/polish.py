@@ -7,7 +7,7 @@ hundred times more than a look at the row space, which therefore chooses what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +49,7 @@ def polish(seen: Seen, judge: Judge, starts: Sequence[Tensor], *, resize: bool) 
         starts: sentences of one or several lengths.
         resize: whether the number of tokens may change.
     """
-    comparison = Comparison(seen.gradient, judge, starts)
+    comparison = Comparison(seen, judge, starts)
     sentence, least = comparison.best(starts)
     for _ in range(ROUNDS):
         before = sentence
@@ -74,14 +74,14 @@ class Comparison:
     Under dropout the first is close between words that mean the same, which the second tells apart.
 
     Args:
-        gradient: gradients by name.
+        seen: the update.
         judge: tells what a sentence explains.
         starts: sentences whose distance tells the class: a wrong one turns the gradient round.
     """
 
-    def __init__(self, gradient: Mapping[str, Tensor], judge: Judge, starts: Sequence[Tensor]) -> None:
+    def __init__(self, seen: Seen, judge: Judge, starts: Sequence[Tensor]) -> None:
         self.judge, self.target = judge, judge.target
-        self._matcher = Matcher(self.target, [gradient], Cosine())
+        self._matcher = Matcher(self.target, [seen.gradient], Cosine()).until(seen.deadline)
         classes = range(self.target.num_labels if self.target.task == "classification" else 1)
         self.label = min(classes, key=lambda label: float(self.distances(starts, label).min()))
 
