@@ -38,9 +38,9 @@ IN_SPAN = 2e-3
 NEAR = 1e-4
 """The same as a share of the square, with room for rounding in the scan."""
 
-RIGHT, MOST_OUTSIDE = 1e-4, 3e-3
-"""A sentence is right if less than this share of each of its contexts lies outside, of a rounded update less than the
-second; wrong ones leave 1e-2."""
+RIGHT, MOST_OUTSIDE = 1e-4, 0.2
+"""A sentence is right if less than this share of each of its contexts lies outside, where wrong ones leave 1e-2; of a
+rounded update the second at most, which what a sentence subtracts has to confirm."""
 
 DONE = 1e-5
 """Nothing is left of a gradient that was 1."""
