@@ -46,6 +46,17 @@ pairs() { # NAME ARGUMENTS…
     done
 }
 
+# Batches of the papers' larger sizes, each a run of its own: `large=16` takes so many sentences of each size.
+large=${large:-32}
+batches() { # NAME SIZE ARGUMENTS…
+    local name=$1 size=$2 first
+    shift 2
+    for first in $(seq 0 "$size" $(((large > size ? large : size) - 1))); do
+        echo "$name.$((first / size)) --model $model --data $data/cola.tsv --take $first:$((first + size))" \
+            "--batch-size $size --dropout $*"
+    done
+}
+
 runs() {
     echo "
 grab-dropout $cola --dropout --attack $grab
@@ -113,6 +124,15 @@ lamp-bert-base --model bert-base-uncased --random-weights --data $data/cola.tsv 
     parts mosaic-textcnn textcnn cola 64 --attack mosaic:angles
     parts fet-tiny-ablations tiny cola 64 --attack fet,iterations=0 --attack fet,generations=0 --attack fet,layers=all
     together edr-sst2 "$model" sst2 64 --attack edr
+    local size
+    for size in 8 16 32 64 128; do
+        batches "grab-batch$size" "$size" --attack grab:paper
+        batches "lamp-batch$size" "$size" --attack lamp:paper
+        batches "sieve-batch$size" "$size" --attack sieve
+    done
+    echo "grab-roberta --model roberta-base --random-weights --data $data/cola.tsv --take 0:8 --dropout --attack grab:paper
+lamp-roberta --model roberta-base --random-weights --data $data/cola.tsv --take 0:8 --dropout --attack lamp:paper
+sieve-roberta --model roberta-base --random-weights --data $data/cola.tsv --take 0:8 --dropout --attack sieve"
 }
 
 # Give the names on the command line, or all.
