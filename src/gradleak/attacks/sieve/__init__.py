@@ -268,7 +268,7 @@ def _agrees(known: Knowledge, sentences: Sequence[Sentence]) -> bool:
 
 
 def _for_batch_of(told: int | None, counts: Sequence[int]) -> list[int]:
-    """Return how often each text occurs in a batch of a size that was told; once each if none was.
+    """Return how often each text occurs in a batch of a size that was told; nothing if none was, or it does not fit.
 
     Without dropout a batch and the same batch twice have one gradient; several passes over a batch show its texts
     several times.
@@ -278,13 +278,13 @@ def _for_batch_of(told: int | None, counts: Sequence[int]) -> list[int]:
         return [count * (told // total) for count in counts]
     if told and total % told == 0 and all(count % (total // told) == 0 for count in counts):
         return [count // (total // told) for count in counts]
-    return [1] * len(counts)
+    return []
 
 
 def _as_known(seen: Seen, known: Knowledge, space: Subspace, reading: Reading) -> Reading:
     """Put the texts in the order that is known, and guess those that are missing; what is proven stays as it is."""
     target = seen.target
-    copies = _for_batch_of(known.sequences, reading.proof.counts or reading.copies)
+    copies = _for_batch_of(known.sequences, reading.proof.counts or reading.copies) or reading.copies
     places = [number for number, count in enumerate(copies) for _ in range(count)]
     occurring = [reading.sentences[number] for number in places]
     if reading.proof.verified and not _agrees(known, occurring):
