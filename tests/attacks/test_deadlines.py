@@ -90,7 +90,8 @@ def test_whenever_time_is_up_an_attack_returns_what_it_has(name: str, asks: int)
     deadline = PassesAfter(asks)
     (finding,) = built(name).run(target, [victim], Reporter(deadline=deadline))
     assert_sound(target, finding, lengths)
-    assert deadline.hit
+    solved = finding.loss < 1e-4  # in fewer asks than that
+    assert deadline.hit or solved
     assert deadline.asked <= asks + ON_THE_WAY_OUT
 
 
@@ -102,7 +103,7 @@ def test_so_does_one_that_was_told_nothing(name: str, asks: int) -> None:
     deadline = PassesAfter(asks)
     (finding,) = built(name).run(target, [victim], Reporter(deadline=deadline))
     assert_sound(target, finding, None)
-    assert deadline.hit
+    assert deadline.hit or finding.loss < 1e-4
     assert deadline.asked <= asks + ON_THE_WAY_OUT
 
 

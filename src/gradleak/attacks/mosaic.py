@@ -13,8 +13,9 @@ from gradleak.attacks.base import NEEDS, Attack, Finding, Victim, register
 from gradleak.attacks.columns import read_grid
 from gradleak.attacks.edr import Edr
 from gradleak.attacks.fet import FRAMES, Fet
+from gradleak.attacks.inference import require_words
 from gradleak.attacks.places import shows_places
-from gradleak.exchange import Reporter, Update
+from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 
@@ -68,6 +69,14 @@ class Mosaic(Attack):
 
     first: Literal["fitting", "angles", "sums", "search"] = "fitting"
     ways: int = 2
+
+    def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
+        """Raise a GradleakError if the attack cannot work on this update."""
+        super().check(target, update, knowledge)
+        require_words(self.name, target, update.tensors)
+
+    def _side_by_side(self, target: Target) -> bool:
+        return False
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         """Let victims go the same way together, each until a text explains its update."""
