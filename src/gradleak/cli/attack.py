@@ -62,7 +62,9 @@ def attack(
     """Attack an update and show what can be read back.
 
     Give private text, and a client is simulated here whose update is attacked and whose text is known to score
-    against; or give --update with a file that was captured elsewhere.
+    against; or give --update with a file that was captured elsewhere. A result that says "verified" is proven: every
+    text returned was trained on, given that the update was computed honestly from the stated weights; "complete" adds
+    that nothing else was (docs/verified.md).
     """
     _check_source(text, client, update, know, lengths, kind)
     read = (text.dataset, update, model.model, *parse_settings(chosen.settings).values())
