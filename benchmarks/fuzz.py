@@ -121,7 +121,17 @@ def _run(item: dict[str, Any]) -> dict[str, Any]:
     case = Case(target, item["texts"], draw, item["case"])
     update = case.update(kind, item["model"])
     started = time.perf_counter()
-    found = find_attack("sieve")()(target, update, budget=item["budget"])
+    try:
+        found = find_attack("sieve")()(target, update, budget=item["budget"])
+    except Exception as error:  # a crash is a finding, too
+        return dict.fromkeys(("texts", "verified", "complete", "labels_verified", "exact"), 0) | {
+            "case": item["case"],
+            "kind": kind,
+            "how": case.how,
+            "seconds": time.perf_counter() - started,
+            "wrong": [f"crashed: {type(error).__name__}: {error}"],
+            "notes": [],
+        }
     trained = {tuple(ids): times for ids, times in case.trained()}
     return {
         "case": item["case"],
@@ -206,8 +216,11 @@ class Case:
             self.passes, self.how = steps, f"{steps} steps, lr {lr:g}"
             fedavg = FedAvg(steps=steps, lr=lr, batch=self.draw.choice([None, 1]))
             update = self._sent(batch, fedavg=fedavg)
-            finite = all(bool(torch.isfinite(tensor).all()) for tensor in update.tensors.values())
-            return update if finite else self._sent(batch)
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in update.tensors.values()):
+                return self._sent(batch)
+            if fedavg.batch:  # one text a step, from the first on
+                self.batches = [[batch[step % len(batch)] for step in range(steps)]]
+            return update
         if kind == "sum":
             clients = [self._sent(self.batch(3), seed) for seed in range(self.draw.choice([2, 3]))]
             return self._sum(clients, self.draw.choice([1.0, 1 / len(clients)]))

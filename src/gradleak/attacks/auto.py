@@ -21,8 +21,8 @@ from gradleak.targets import Target
 NEAREST, NEAREST_ROUNDED = 1e-7, 1e-5
 # Whether there was dropout shows if the floor of the first layer is below this share of what stands out.
 CLEAR = 1e-2
-# The share of the time left that an attack may take while others wait.
-SHARE = 0.6
+# The shares of the time left that an attack may take while others wait: sieve, which reads most, and any other.
+SIEVE_SHARE, SHARE = 0.8, 0.6
 NO_ATTENTION = "no attention gradients: the text can be searched, not read out"
 
 
@@ -82,7 +82,7 @@ class Auto(Attack):
         for attack in attacks:
             if trials and deadline.passed:
                 break
-            share = 1.0 if attack is attacks[-1] else SHARE
+            share = 1.0 if attack is attacks[-1] else SIEVE_SHARE if attack.name == "sieve" else SHARE
             part = reporter.within(deadline.sooner(share * deadline.left))
             try:
                 trials.append(_try(attack, target, _informed(victim, trials), part, evidence))

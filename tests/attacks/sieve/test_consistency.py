@@ -10,6 +10,7 @@ from sieve_tools import ids_of
 from torch import Tensor
 
 from gradleak.attacks import Sieve
+from gradleak.attacks.sieve.peeling import distinct
 from gradleak.exchange import Knowledge, Reconstruction, Update
 from gradleak.federation import Client, FedAvg
 from gradleak.targets import Target, load_target
@@ -137,3 +138,7 @@ def test_a_text_that_fills_the_batch_twice_is_reported_once(tiny: Target) -> Non
     assert dict(zip(told.token_ids, told.copies, strict=True)) == {first: 2, second: 1}
     alone = Sieve()(tiny, Client(tiny).update([TEXTS[0]] * 2, [1, 1]))
     assert alone.token_ids == tuple(ids_of(tiny, TEXTS[:1]))
+
+
+def test_no_skeleton_is_no_sentence() -> None:
+    assert distinct(torch.empty(0, 5, dtype=torch.long)).dtype == torch.long

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.completion import Sent, completed
 from gradleak.attacks.sieve.edits import inside, neighbours
-from gradleak.attacks.sieve.labels import padded
+from gradleak.attacks.sieve.labels import padded, read_labels
 from gradleak.attacks.sieve.layered import LayeredTest, likeliest
 from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.sorting import Found, affinities, grouped, pursue_words
@@ -223,6 +223,8 @@ def _polished(matcher: Matcher, search: _Search, sentences: Sequence[Tensor]) ->
     part of the distance that is a sentence's own.
     """
     sentences, count = list(sentences), len(sentences)
+    if search.seen.deadline.passed:
+        return _in_haste(matcher, search.seen, [ids.tolist() for ids in sentences])
     batch = _labelled(matcher, [ids.tolist() for ids in sentences])
     shares = _shares(search.test, sentences).tolist()
     open_ones = set(range(count))
@@ -243,6 +245,12 @@ def _polished(matcher: Matcher, search: _Search, sentences: Sequence[Tensor]) ->
             sentences[number], shares[number], batch.distance = tried[best], float(passed[best]), float(distances[best])
             batch.sentences[number] = tried[best].tolist()
     return batch
+
+
+def _in_haste(matcher: Matcher, seen: Seen, sentences: list[list[int]]) -> Batch:
+    """Return sentences with the classes that the classifier's gradient gives, where no time is left to compare more."""
+    labels = read_labels(seen.target, seen.gradient, sentences) or [0] * len(sentences)
+    return Batch(sentences, labels, float(matcher(_candidates(seen.target, [sentences], [labels]))))
 
 
 def _labelled(matcher: Matcher, sentences: list[list[int]]) -> Batch:

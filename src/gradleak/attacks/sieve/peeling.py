@@ -398,4 +398,5 @@ def possible_pairs(inputs: Inputs, space: Subspace, words: Tensor, longest: int)
 
 def distinct(rows: Tensor) -> Tensor:
     """Return each row of a matrix once, in order of first appearance."""
-    return torch.tensor(list(dict.fromkeys(map(tuple, rows.tolist()))), device=rows.device).view(-1, rows.shape[1])
+    each = list(dict.fromkeys(map(tuple, rows.tolist())))
+    return torch.tensor(each, device=rows.device, dtype=rows.dtype).view(-1, rows.shape[1])
