@@ -32,5 +32,6 @@ def load_plugins(folder: str | None = None) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            raise GradleakError(f"{VARIABLE} names '{name}', which cannot be imported: {error}") from error
+        except Exception as error:  # whatever a module of somebody else's raises
+            kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+            raise GradleakError(f"{VARIABLE} names '{name}', which cannot be imported: {kind}{error}") from error

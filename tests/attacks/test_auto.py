@@ -180,7 +180,7 @@ def test_a_budget_ends_the_search_and_the_nearest_is_returned(tiny: Target) -> N
     result = Auto(budget=3.0)(tiny, update, Knowledge(labels=[0, 1], lengths=tiny.encode(TEXTS).lengths))
     assert time.monotonic() - started < 40
     assert not result.verified
-    assert any("distance" in note for note in result.notes)
+    assert any("from the update's (0 to 1)" in note for note in result.notes)
     assert result.token_ids
 
 

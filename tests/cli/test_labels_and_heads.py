@@ -107,7 +107,7 @@ def test_a_class_beyond_a_new_head_asks_for_a_larger_one(capsys: pytest.CaptureF
 def test_labels_that_are_drawn_are_said_to_be(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     answer = run("attack", TEXT, "--json", out)
-    assert "drawn from the seed: the text has no labels" in answer.out
+    assert "drawn at random (by --seed, if given): the text has no labels" in answer.out
     assert scenario(answer, out)["labels"] == {"from": "seed", "by": None, "classes": None}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradleak.attacks.base import Attack, Finding, Victim, find_attack, register
 from gradleak.attacks.evidence import PRUNING_SHOWS, looks_rounded, noise_level, share_of_zeros
+from gradleak.attacks.inference import all_rows_changed, rows_above_cliff
 from gradleak.attacks.sieve import by_whole_gradient, dropout_is_off, first_inputs, row_space
 from gradleak.errors import GradleakError
 from gradleak.exchange import Glimpse, Knowledge, Reporter, Update
@@ -38,7 +39,8 @@ class _Trial:
     @property
     def note(self) -> str:
         if not self.finding.verified:
-            return f"{self.name}{': out of time' if self.cut_short else ''}: distance {self.distance:.2g}"
+            ended = ", out of time" if self.cut_short else ""
+            return f"{self.name}: not confirmed{ended}; its gradient is {self.distance:.2g} from the update's (0 to 1)"
         whole = any(note.startswith("proven by the whole gradient") for note in self.finding.notes)
         source = "the whole gradient" if whole else "the first layer's gradient"
         return f"{self.name}: text confirmed against {source}"
@@ -195,6 +197,9 @@ def examine(target: Target, gradient: Mapping[str, Tensor]) -> Evidence:
 
 def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:
     if target.word_parameters <= gradient.keys():
+        (table,) = target.word_parameters
+        if all_rows_changed(target, gradient) and rows_above_cliff(gradient[table]) is None:
+            return "sent, but every word's row changed, as noise or AdamW do"
         return "sent, so that the words are known"
     return "of positions, not of words" if target.embedding_parameters & gradient.keys() else "not sent"
 

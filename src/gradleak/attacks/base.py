@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 import torch
 from torch import Tensor
 
-from gradleak.attacks.verdict import verdict_on
+from gradleak.attacks.verdict import Verdict, verdict_on
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Deadline, Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
 from gradleak.matching import free_bytes
@@ -171,7 +171,8 @@ class Attack(ABC):
                 findings = [f if f.verified else replace(f, notes=(*f.notes, OUT_OF_TIME)) for f in findings]
             seconds = (time.perf_counter() - started) / len(members)
             for number, finding in zip(members, findings, strict=True):
-                found[number] = self._reconstruction(target, finding, seed, seconds)
+                verdict = verdict_on(self.name, finding, knowledge[number], out_of_time=deadline.hit)
+                found[number] = self._reconstruction(target, finding, verdict, seed, seconds)
         return [found[number] for number in range(len(updates))]
 
     def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
@@ -182,6 +183,8 @@ class Attack(ABC):
             if not NEEDS[need](target, update):
                 raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")
         update.check(target)
+        if not any(bool(tensor.any()) for tensor in update.tensors.values()):
+            raise GradleakError("the update is zero throughout: it holds nothing to read")
         longest = () if knowledge.longest is None else (knowledge.longest,)
         for length in (*(knowledge.lengths or ()), *longest):
             if not target.min_length <= length <= target.max_length:
@@ -213,8 +216,9 @@ class Attack(ABC):
         """Return what victims must have in common to be attacked together, beside what they sent and what is told."""
         return victim.knowledge.longest
 
-    def _reconstruction(self, target: Target, finding: Finding, seed: int, seconds: float) -> Reconstruction:
-        verdict = verdict_on(self.name, finding)
+    def _reconstruction(
+        self, target: Target, finding: Finding, verdict: Verdict, seed: int, seconds: float
+    ) -> Reconstruction:
         return Reconstruction(
             token_ids=tuple(tuple(ids) for ids in finding.token_ids),
             texts=tuple(target.decode(ids) for ids in finding.token_ids),

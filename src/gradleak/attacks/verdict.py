@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradleak.exchange import Knowledge
+
 if TYPE_CHECKING:
     from gradleak.attacks.base import Finding
 
 NOT_SAFE = "Not confirmed does not mean safe: another attack, more time or more knowledge may still read this update."
-DEFEND = "to see what a defense changes, run it again with --defense noise:0.001 or another of 'gradleak list defenses'"
+DEFEND = (
+    "see what a defense changes: simulate the client with --defense noise:0.001 or another (gradleak list defenses)"
+)
+KNOWLEDGE = "tell the attacker more: --know labels,lengths; of a captured update --labels, --lengths or --batch-size"
+EXPLAINED = "the texts explain all but"
 
 
 @dataclass(frozen=True)
@@ -27,18 +33,31 @@ class Verdict:
     next_steps: tuple[str, ...]
 
 
-def verdict_on(attack: str, finding: Finding) -> Verdict:
-    """Put a finding into words."""
+def verdict_on(attack: str, finding: Finding, known: Knowledge, *, out_of_time: bool) -> Verdict:
+    """Put a finding into words.
+
+    Args:
+        attack: the attack's name.
+        finding: what it found.
+        known: what it was told.
+        out_of_time: whether its budget ended it.
+    """
     if finding.verified:
         return Verdict(_confirmed(finding), _left_open(finding), (DEFEND,))
+    if any(note.startswith(EXPLAINED) for note in finding.notes):
+        meaning = (
+            "Not proven, and hardly in doubt: these texts explain the update as far as its rounding lets it be told."
+        )
+        return Verdict(meaning, ("whether texts that differ by less than the rounding were trained on",), (DEFEND,))
     if not any(finding.token_ids):
-        meaning = f"Nothing was read by {attack}. {NOT_SAFE}"
+        meaning, untested = f"Nothing was read by {attack}. {NOT_SAFE}", []
     else:
         meaning = f"Not confirmed: these texts are the best guess of {attack}. {NOT_SAFE}"
-    untested = ["whether these texts were trained on", "attacks other than those that the notes name"]
-    steps = ["give it more time: --budget 10m", "tell the attacker more: --know labels,lengths"]
-    if attack != "auto":
-        steps.insert(0, "let gradleak choose the attacks that fit: --attack auto")
+        untested = ["whether these texts were trained on"]
+    untested.append("any other attack" if attack != "auto" else "attacks that the notes do not name")
+    steps = [] if attack == "auto" else ["let gradleak choose the attacks that fit: --attack auto"]
+    steps += ["give it more time: --budget 10m"] if out_of_time else []
+    steps += [KNOWLEDGE] if known.labels is None or known.lengths is None else []
     return Verdict(meaning, tuple(untested), tuple(steps))
 
 

@@ -124,7 +124,7 @@ class Screen:
             rows.append(("verified", "every text shown was trained on" + (", and nothing else" * found.complete)))
         rows.append(("verdict", found.verdict))
         rows.extend(("not tested", line) for line in found.not_tested)
-        rows.extend(("next", line) for line in found.next_steps if not outcome.references or not found.verified)
+        rows.extend(("next", line) for line in found.next_steps)
         if outcome.scores is not None and count > 1:  # those of a single batch are the summary
             rows.append(("scores", _score_words(outcome.scores.as_dict())))
         rows.append(("loss", f"{found.loss:.4g} after {found.seconds:.1f} s"))

@@ -92,7 +92,7 @@ ModelSeed = Annotated[
         max=LARGEST_SEED,
         metavar="N",
         help="Seed of weights that the model lacks, such as a new head; public: an update's file names it.",
-        show_default="that of --seed; for updates in files 0, or what the file says",
+        show_default="0 for a captured update, or what its file says; in a simulation that of --seed",
         rich_help_panel=MODEL,
     ),
 ]

@@ -56,7 +56,7 @@ class PrivateText:
         """Where the classes come from, in words."""
         if self.mapping is not None:
             return str(self.mapping)
-        return "drawn from the seed: the text has no labels" if self.labels is None else "as given"
+        return "drawn at random (by --seed, if given): the text has no labels" if self.labels is None else "as given"
 
     @property
     def label_record(self) -> dict[str, Any]:

@@ -242,8 +242,14 @@ class Target:
         return Tokens(ids.to(self.device), mask.to(self.device))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, special tokens left out."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        """Return the text of token ids, special tokens left out.
+
+        The unknown token stays: it stands for something that was in the text. GPT-2 has it for the end, too.
+        """
+        unknown = self.tokenizer.unk_token_id
+        frame = {*self.special_tokens[0], *self.special_tokens[1], self.tokenizer.pad_token_id}
+        left_out = set(self.tokenizer.all_special_ids) - ({unknown} - frame - {self.tokenizer.eos_token_id})
+        text: str = self.tokenizer.decode([token for token in ids if token not in left_out])
         return text.strip()
 
     # --- losses ------------------------------------------------------------------------------------------------

@@ -47,13 +47,18 @@ NO_DROPOUT = 1e-3
 """Without dropout less than this share of the first token's x lies outside the row space; with it, about 0.1 does, and
 0.01 of a token that twenty sentences begin with, each with its own mask."""
 
+MOST_LENGTHS = 16
+"""More sentences than this are not listed one by one."""
+
 TRUST = 0.3
 """How much what dropout has changed counts for the last token of a language model's text."""
 
 NOTHING = (
     "nothing stands out of the first layer: noise covers it, or the batch has more tokens than the model dimensions"
 )
-INEXACT = "no exact read-out: the update was perturbed, or holds too many tokens"
+INEXACT = (
+    "no exact read-out: the update was perturbed, took several steps, holds too many tokens, or is of other weights"
+)
 
 
 @dataclass
@@ -192,7 +197,9 @@ class Sieve(Attack):
         loss = 0.0 if proof.verified else proof.unexplained
         notes = [_overview(sentences), "no dropout"]
         if sentences and not proof.verified and loss < ROUNDED:
-            notes.append(f"the texts explain all but {100 * loss:.2g} % of the update: its rounding, and no proof")
+            notes.append(
+                f"the texts explain all but {100 * loss:.2g} % of the update: about what rounding leaves, and no proof"
+            )
         return _distinct(Reading(sentences, [], labels, loss, notes, proof))
 
     def _changed(self, seen: Seen, known: Knowledge) -> Reading:
@@ -232,11 +239,13 @@ def dropout_is_off(target: Target, inputs: Inputs, space: Subspace) -> bool:
 
 
 def _overview(sentences: Sequence[Sentence]) -> str:
-    lengths = sorted(map(len, sentences))
+    lengths = sorted(map(len, dict.fromkeys(sentences)))
     if not lengths:
         return "no sentence found"
     if len(lengths) == 1:
         return f"1 sentence of {lengths[0]} tokens"
+    if len(lengths) > MOST_LENGTHS:
+        return f"{len(lengths)} sentences of {lengths[0]} to {lengths[-1]} tokens"
     return f"{len(lengths)} sentences of {', '.join(map(str, lengths[:-1]))} and {lengths[-1]} tokens"
 
 
@@ -258,7 +267,8 @@ def _repeats(reading: Reading) -> list[str]:
     if max(reading.copies, default=1) < 2:
         return []
     counts = ", ".join(f"text {n} {c} times" for n, c in enumerate(reading.copies, start=1) if c > 1)
-    return [f"found several times: {counts}; each was trained on at least once, maybe in several passes"]
+    end = "; each was trained on at least once, maybe in several passes" if reading.proof.verified else ""
+    return [f"found several times: {counts}{end}"]
 
 
 def _agrees(known: Knowledge, sentences: Sequence[Sentence]) -> bool:

@@ -36,6 +36,8 @@ EXACTLY = 1e-4
 
 MOST_COPIES = 16
 
+PROVEN = "proven by the whole gradient"
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -92,7 +94,9 @@ def by_whole_gradient(
     whole, worst = difference(observed, gradient_of(target, sentences, labels, names))
     numbers = sum(observed[name].numel() for name in names)
     if whole < WHOLE and worst < EACH:
-        line = f"proven by the whole gradient: all {numbers:,} numbers, to {whole:.0e} of its norm"
+        line = (
+            f"proven by the whole gradient: all {numbers:,} numbers that a text can change, to {whole:.0e} of its norm"
+        )
         return Proof(True, True, target.task == "classification", (), (line,), whole)
     unweighted = Proof(unexplained=whole)
     pairs = list(zip(map(tuple, sentences), labels or [0] * len(sentences), strict=True))
@@ -106,7 +110,7 @@ def by_whole_gradient(
     weighted, worst = difference(observed, total)
     if weighted >= WHOLE or worst >= EACH:
         return unweighted
-    line = f"proven by the whole gradient: all {numbers:,} numbers, to {weighted:.0e} of its norm, each text weighted"
+    line = f"{PROVEN}: all {numbers:,} numbers that a text can change, to {weighted:.0e}, each text weighted"
     lengths = [len(sentence) for sentence, _ in pairs] if target.task == "causal-lm" else [2] * len(pairs)
     counts = _counts(weights, lengths)
     lines = [line]
