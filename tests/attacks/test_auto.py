@@ -96,7 +96,6 @@ def test_a_text_cast_to_bfloat16_is_read_by_auto(tiny: Target) -> None:
     result = Auto(budget=60.0)(tiny, rounded)
     assert result.texts == (TEXTS[0],)
     assert not result.verified
-    assert "safe" in result.verdict
 
 
 def test_an_attack_that_fails_is_named_and_the_others_go_on(tiny: Target, monkeypatch: pytest.MonkeyPatch) -> None:

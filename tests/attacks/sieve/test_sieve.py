@@ -118,7 +118,7 @@ def test_nothing_wrong_is_ever_verified_on_a_real_model() -> None:
         result = Sieve()(target, client.update(texts, [drawn.randint(0, 1) for _ in texts]))
         if result.verified:
             verified += 1
-            assert sorted(result.token_ids) == sorted(ids_of(target, texts))
+            assert sorted(result.token_ids) == sorted(set(ids_of(target, texts)))  # each text once
     assert verified >= 20
 
 
