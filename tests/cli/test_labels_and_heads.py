@@ -62,7 +62,7 @@ def test_labels_from_1_use_the_trained_head_as_it_is(
     assert found["labels"] == {"from": "dataset", "by": "order", "classes": {str(n + 1): n for n in range(5)}}
     assert read(out)["model_hash"] == trained.fingerprint
     assert [batch["labels"] for batch in read(out)["batches"]] == [[0], [4], [2], [1], [3]]
-    assert "1 → 0, 2 → 1, 3 → 2, 4 → 3, 5 → 4 (by the order of the labels)" in answer.out
+    assert "1 → 0, 2 → 1, 3 → 2, 4 → 3, 5 → 4 (by the order of the labels;" in answer.out
 
 
 def test_labels_are_found_among_the_names_of_the_classes(run: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradleak.data import Dataset, LabelMapping, classes_needed, load_dataset, map_labels, parse_mapping
+from gradleak.data.labels import number_labels
 from gradleak.errors import GradleakError
 
 NAMES = {"awful": 0, "bad": 1, "fair": 2, "good": 3, "great": 4}
@@ -117,4 +118,9 @@ def test_texts_without_labels_need_no_classes() -> None:
 
 def test_long_mappings_are_shown_in_part() -> None:
     shown = str(LabelMapping({f"l{i}": i for i in range(10)}, "order"))
-    assert shown.endswith("l7 → 7 and 2 more (by the order of the labels)")
+    assert shown.endswith("l7 → 7 and 2 more (by the order of the labels; --labels a=0,b=1,… says otherwise)")
+
+
+def test_whole_numbers_of_a_table_of_floats_are_class_numbers() -> None:
+    assert number_labels(["0.0", "2.0", "0.0"], "here") == ((0, 2, 0), ("0", "1", "2"))
+    assert number_labels(["0.5", "2.0"], "here") == ((0, 1), ("0.5", "2"))

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradleak.data.dataset import Dataset
+from gradleak.data.labels import plain_number
 from gradleak.errors import GradleakError
 
 HOW = {
     "given": "as given",
     "names": "by the names of the model's classes",
-    "order": "by the order of the labels",
+    "order": "by the order of the labels; --labels a=0,b=1,… says otherwise",
 }
 SHOWN = 8  # labels that are named in a line
 
@@ -118,6 +119,7 @@ def parse_mapping(text: str) -> dict[str, int]:
     classes: dict[str, int] = {}
     for part in text.split(","):
         label, equals, number = (piece.strip() for piece in part.rpartition("="))
+        label = plain_number(label)
         if not equals or not label or not number.isdecimal():
             raise GradleakError(f"a mapping of labels is LABEL=CLASS,…, such as bad=0,good=1, not '{text}'")
         if classes.get(label, int(number)) != int(number):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from gradleak.errors import GradleakError
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
 # Larger numbers identify something; a classifier with so many classes is a mistake.
 _MOST_CLASSES = 100_000
 
@@ -16,7 +17,7 @@ _MOST_CLASSES = 100_000
 def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return a class number per label, and the names of the classes.
 
-    Integers stay themselves, and the classes run from 0 to the largest. Other labels are numbered in
+    Integers stay themselves (2.0 is one), and the classes run from 0 to the largest. Other labels are numbered in
     sorted order, numbers by size; so are integers below zero, which cannot be class numbers.
 
     Args:
@@ -26,6 +27,7 @@ def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], t
     Raises:
         GradleakError: If an integer is too large to be a class number.
     """
+    labels = [plain_number(label) for label in labels]
     if not all(_INTEGER.fullmatch(label) for label in labels):
         return _in_order(labels, _sorted(set(labels)))
     numbers = [int(label) for label in labels]
@@ -37,6 +39,11 @@ def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], t
             f"label {largest} in {place} is too large for a class number; name the label column with --label-column"
         )
     return tuple(numbers), tuple(str(n) for n in range(largest + 1))
+
+
+def plain_number(label: str) -> str:
+    """Return a whole number that was written with a decimal point, as tables of floats have it, without it."""
+    return _WHOLE_FLOAT.sub(r"\1", label)
 
 
 def label_as_text(value: object) -> str | None:
