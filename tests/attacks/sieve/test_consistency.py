@@ -80,6 +80,15 @@ def test_zeros_without_dropout_are_no_crash(tiny: Target) -> None:
     assert not Sieve()(tiny, empty, budget=10.0).verified
 
 
+@pytest.mark.parametrize("dropout", [False, True])
+def test_an_empty_table_of_words_rules_no_words_out(tiny: Target, dropout: bool) -> None:
+    update = Client(tiny, dropout=dropout, embeddings="trained").update(TEXTS, [0, 1])
+    empty = Update({n: torch.zeros_like(t) if n in tiny.word_parameters else t for n, t in update.tensors.items()})
+    result = Sieve()(tiny, empty, budget=20.0)
+    assert sorted(result.token_ids) == sorted(ids_of(tiny, TEXTS))
+    assert not result.complete
+
+
 @pytest.mark.parametrize("factor", [1.01, 0.99])
 def test_a_scaled_map_of_the_second_layer_contradicts(tiny: Target, factor: float) -> None:
     value = tiny.layers[1].value.weight

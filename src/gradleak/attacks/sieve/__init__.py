@@ -217,7 +217,9 @@ def possible_words(target: Target, victim: Victim) -> Tensor:
     impossible = set(target.impossible_ids) - {target.tokenizer.unk_token_id}
     if target.word_parameters <= victim.gradient.keys() and target.task == "classification":
         ids = observed_tokens(target, victim.gradient)
-        return ids[[int(i) not in impossible for i in ids]]
+        ids = ids[[int(i) not in impossible for i in ids]]
+        if len(ids):  # an empty table shows no words, and rules none out
+            return ids
     possible = [index for index in range(len(target.word_embeddings)) if index not in impossible]
     return torch.tensor(possible, device=target.device)
 
