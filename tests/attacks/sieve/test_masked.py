@@ -11,7 +11,7 @@ from sieve_tools import ids_of, sent, wider_target
 from gradleak.attacks import Sieve
 from gradleak.attacks.sieve import dropout_is_off, masked, row_space
 from gradleak.attacks.sieve.inputs import first_inputs
-from gradleak.attacks.sieve.rows import Rows
+from gradleak.attacks.sieve.rows import Rows, RowSearch
 from gradleak.exchange import Progress
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "big", "red", "dog", "ran"]
@@ -67,3 +67,13 @@ def test_rows_are_chosen_and_joined_in_order() -> None:
     assert rows.only({2, 0}).tokens == [7, 9]
     assert Rows().with_rows(rows.only([1])).vectors(inputs).equal(rows.vectors(inputs)[1:2])
     assert Rows().vectors(inputs).shape == (0, inputs.width)
+
+
+def test_more_rows_than_dimensions_are_none_lacking() -> None:
+    target = wider_target()
+    inputs = first_inputs(target)
+    space = row_space([inputs(torch.tensor([5]), torch.tensor([0]))])
+    mask = torch.ones(inputs.width, dtype=torch.bool)
+    rows = Rows([5, 6], [0, 1], [mask, mask])
+    search = RowSearch(inputs, space, target.special_tokens, torch.tensor([5, 6]), 1, 8, rows)
+    assert search.lacking == 0

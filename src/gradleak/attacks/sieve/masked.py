@@ -92,7 +92,7 @@ def read_masked(
     labels = None
     if shares_keys and target.task == "classification" and not (deadline is not None and deadline.passed):
         labels = labels_by_parts(target, gradient, vectors, list(filter(None, found.sentences)), sentences)
-    return MaskedReading(sentences, labels, space.rank - len(rows), dropped, loss, proof)
+    return MaskedReading(sentences, labels, max(0, space.rank - len(rows)), dropped, loss, proof)
 
 
 def _proof(spare: int, against: Sequence[str], tokens: int, loss: float) -> Proof:

@@ -125,8 +125,8 @@ class RowSearch:
 
     @property
     def lacking(self) -> int:
-        """How many rows were not found."""
-        return self.space.rank - len(self.rows)
+        """How many rows were not found; a rounded space may take one row for two."""
+        return max(0, self.space.rank - len(self.rows))
 
     def run(self, *, closer: bool = False) -> None:
         """Decode likely tokens position by position; then look for further occurrences where rows are missing."""
