@@ -29,7 +29,7 @@ QUICK: dict[str, dict[str, str]] = {
     "lamp-l2l1": LAMP | {"alpha_lm": "0"},
     "edr": {"iterations": "3", "starts": "2", "adjusted": "1", "adjustments": "1", "attempts": "1"},
     "fet": {"population": "8", "generations": "3", "hall_of_fame": "2", "iterations": "2"},
-    "auto": {"budget": "0.01"},
+    "auto": {"budget": "0.000001"},
     "grab": {"steps": "3", "starts": "3", "permutations": "3", "rounds": "2", "passes": "1", "polish": "1"},
     "mosaic": {"ways": "1"},
     "sieve": {},
