@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks import Tag, Victim
-from gradleak.attacks.descent import Guess
 from gradleak.defenses import Defense, defend_each, parse_defense
 from gradleak.exchange import Knowledge, Update
 from gradleak.inversion import PAPER, AuxiliaryText, Course, Examples, Learner, PseudoText, Recipe, Stream
 from gradleak.inversion.learner import best_orders, take_order
 from gradleak.inversion.streams import Shape, cut_texts, mixed, random_stream
 from gradleak.matching import L2L1, Distance, Sign
+from gradleak.optimisation.descent import Guess
 from gradleak.priors import marginal_of_tokens
 from gradleak.targets import Target, Tokens, load_target
 

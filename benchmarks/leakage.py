@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from gradleak.attacks import find_attack
+from gradleak.audit.scenario import ClientSettings, Scenario
 from gradleak.defenses import parse_defense
 from gradleak.federation import FedAvg
-from gradleak.studies.scenario import ClientSettings, Scenario
 from gradleak.targets import Target, load_target
 
 BOOTSTRAP = 10_000
@@ -189,7 +189,7 @@ def _score(paths: list[Path]) -> None:
     import numpy as np
 
     from gradleak.metrics import score_tokens
-    from gradleak.studies.intervals import bootstrap
+    from gradleak.studies.report.intervals import bootstrap
 
     tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that BERT and MiniLM share
     parts: dict[str, list[Row]] = {}

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradleak.matching import DISTANCES, Candidates, Distance, Matcher, free_bytes, fused
+from gradleak.matching import DISTANCES, Candidates, Distance, Matcher, free_bytes
+from gradleak.matching.kernels import dispatch as fused
 from gradleak.targets import MODELS, Target, load_target, resolve_device
 
 NAMES = {"tiny": "tiny", "minilm": "minilm", "bert-base": "bert-base-uncased", "bert-large": "bert-large-uncased"}

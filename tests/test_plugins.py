@@ -13,7 +13,7 @@ import pytest
 from gradleak.defenses.base import DEFENSES
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
-from gradleak.studies.work import Workshop
+from gradleak.studies.execution.worker import Workshop
 
 PLUGIN = """
 from gradleak.defenses.base import register

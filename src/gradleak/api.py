@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from gradleak.attacks import Attack, find_attack
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Knowledge, Listener, Reconstruction, Update
 from gradleak.metrics import Alignment, BatchScores, Scoring, score_tokens
+from gradleak.settings import settings_of
 from gradleak.targets import Target
 
 
@@ -85,20 +86,12 @@ def score(
     )
 
 
-def _with_values(attack: Attack, settings: Mapping[str, Any]) -> Attack:
-    """Return the attack with other hyperparameters, each of its default's type."""
-    known = {field.name: field.default for field in fields(attack)}
-    for key, value in settings.items():
+def _with_values(attack: Attack, values: Mapping[str, Any]) -> Attack:
+    """Return the attack with other hyperparameters, each of its setting's type."""
+    known = settings_of(type(attack))
+    for key, value in values.items():
         if key not in known:
             raise unknown_name(f"setting of {attack.name}", key, known)
-        if not _fits(value, known[key]):
-            raise GradleakError(f"setting {key} of {attack.name} is like {known[key]!r}, not {value!r}")
-    return replace(attack, **settings)
-
-
-def _fits(value: object, default: object) -> bool:
-    if default is None:
-        return True
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    return isinstance(value, (int, float) if isinstance(default, float) else type(default))
+        if not known[key].fits(value):
+            raise GradleakError(f"setting {key} of {attack.name} is like {known[key].default!r}, not {value!r}")
+    return replace(attack, **values)

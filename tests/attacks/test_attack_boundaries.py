@@ -59,7 +59,7 @@ def test_attacks_import_nothing_by_another_way(word: str) -> None:
 def told(result: Reconstruction) -> dict[str, object]:
     fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
     del fields["seconds"], fields["tokenizer"]
-    fields["history"] = [dataclasses.astuple(glimpse) for glimpse in result.history]
+    fields["history"] = [dataclasses.astuple(snapshot) for snapshot in result.history]
     return json.loads(json.dumps(fields))
 
 
@@ -73,7 +73,7 @@ known = Knowledge(labels=[1, 0], lengths=[8, 4])
 result = Dlg(steps=12)(load_target(sys.argv[1]), Update.load(sys.argv[2]), known, seed=3)
 fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
 del fields["seconds"], fields["tokenizer"]
-fields["history"] = [dataclasses.astuple(glimpse) for glimpse in result.history]
+fields["history"] = [dataclasses.astuple(snapshot) for snapshot in result.history]
 modules = sorted(name for name in sys.modules if name.startswith("gradleak."))
 print(json.dumps([fields, modules]))
 """

@@ -14,10 +14,10 @@ from untrained_inverters import untrained_inverters
 from conftest import TARGET_KINDS, small_target
 from gradleak.attacks import ATTACKS, DEFAULT_ATTACK, Attack, Dlg, Tag, find_attack
 from gradleak.attacks.base import NEEDS
-from gradleak.attacks.guesses import impossible_words
 from gradleak.errors import GradleakError
 from gradleak.exchange import FACTS, Knowledge, Progress, Reconstruction, Update
 from gradleak.federation import Client, FedAvg
+from gradleak.optimisation.guess import impossible_words
 from gradleak.targets import Target, Task
 from gradleak.version import __version__
 
@@ -189,10 +189,10 @@ def test_the_history_goes_forward_and_losses_only_fall(attack: str, bert: Target
     update, known = captured(bert)
     history = quick(attack)(bert, update, known).history
     assert history
-    assert [glimpse.step for glimpse in history] == sorted({glimpse.step for glimpse in history})
-    losses = [glimpse.loss for glimpse in history]
+    assert [snapshot.step for snapshot in history] == sorted({snapshot.step for snapshot in history})
+    losses = [snapshot.loss for snapshot in history]
     assert losses == sorted(losses, reverse=True)
-    assert all(len(glimpse.texts) == len(TEXTS) for glimpse in history)
+    assert all(len(snapshot.texts) == len(TEXTS) for snapshot in history)
 
 
 # --- what an attack declares ---------------------------------------------------------------------------------------

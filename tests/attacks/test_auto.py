@@ -12,10 +12,9 @@ from conftest import small_target
 from gradleak.attacks import Auto, Sieve, Victim
 from gradleak.attacks import auto as auto_module
 from gradleak.attacks.auto import NO_ATTENTION, examine, plan
-from gradleak.attacks.base import Finding
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
-from gradleak.exchange import Knowledge, Update
+from gradleak.exchange import Finding, Knowledge, Update
 from gradleak.federation import Client, FedAvg
 from gradleak.targets import Target, load_target
 

@@ -13,10 +13,10 @@ from untrained_inverters import untrained_inverters
 
 from conftest import PassesAfter, small_target
 from gradleak.api import attack as attack_once
+from gradleak.assignment.position_angles import read_grid
 from gradleak.attacks import ATTACKS, Attack, Finding, Victim, find_attack
 from gradleak.attacks.base import OUT_OF_TIME
-from gradleak.attacks.columns import read_grid
-from gradleak.attacks.lexemes import fuse
+from gradleak.attacks.edr.token_fusion import fuse
 from gradleak.errors import GradleakError
 from gradleak.exchange import Deadline, Knowledge, Reporter, Update
 from gradleak.federation import Client

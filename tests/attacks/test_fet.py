@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, WORDS, small_target
+from gradleak.assignment.problem import likeliest_labels, puzzles
 from gradleak.attacks import Fet, Victim
-from gradleak.attacks.puzzle import likeliest_labels, puzzles
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Progress, Reconstruction, Update
 from gradleak.federation import Client

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from conftest import small_target
 from gradleak.attacks import Finding, Grab, Victim
-from gradleak.attacks.choices import Choices
-from gradleak.attacks.descent import Descender, Guess, rearrange_mask
 from gradleak.attacks.grab import _Frame
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
@@ -21,6 +19,8 @@ from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.federation import Client
 from gradleak.matching import L2L1, Cosine
 from gradleak.metrics import score_tokens
+from gradleak.optimisation.descent import Descender, Guess, rearrange_mask
+from gradleak.optimisation.substitutions import Choices
 from gradleak.targets import Target, load_target
 from gradleak.targets.dropout import dropout_sites
 
@@ -249,7 +249,7 @@ def test_victims_of_several_lengths_are_searched_as_each_is_alone(dropout: bool,
         some = [victims[member] for member in members]
         matcher = attack._matcher(target, some)
         longest = int(guess.slots.mask[members].sum(dim=-1).max())
-        start = attack._nearest_words(target, matcher, guess.victims(members).shortened(longest))
+        start = attack._nearest_words(target, matcher, guess.select(members).shortened(longest))
         found = attack._discrete(target, matcher, start, some, start.slots.mask[:, 0].sum(dim=2))
         ids = found.words(target)[0].masked_fill(~found.slots.mask, -1)
         for place, member in enumerate(members):

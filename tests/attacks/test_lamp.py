@@ -11,13 +11,13 @@ from torch import Tensor
 
 from conftest import small_target
 from gradleak.attacks import Lamp, LampL2L1, Victim, hybrid
-from gradleak.attacks.descent import Descender, Guess
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.lamp import _Running
 from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.federation import Client
 from gradleak.matching import Matcher
 from gradleak.metrics import score_tokens
+from gradleak.optimisation.descent import Descender, Guess
 from gradleak.search import neighbour_orders
 from gradleak.targets import Target, Task, load_target
 

@@ -11,12 +11,12 @@ import torch
 
 from conftest import small_target
 from gradleak.attacks import Lti, LtiP
-from gradleak.attacks.inverter import FILE
 from gradleak.defenses import defend, defense_stream, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
 from gradleak.inversion import AuxiliaryText, Course, Learner, PseudoText, Recipe, Shape, cut_texts
+from gradleak.inverters.network import FILE
 from gradleak.priors import marginal_distribution
 from gradleak.targets import Target
 

@@ -9,9 +9,9 @@ from command_line import TEXT
 from rich.console import Console
 from rich.text import Text
 
-from gradleak.cli import progress
-from gradleak.cli.matches import ELSEWHERE, RIGHT, matched_tokens, pieces
-from gradleak.cli.progress import LiveWatch, PlainWatch, clock
+from gradleak.cli.output import live as progress
+from gradleak.cli.output.highlight import ELSEWHERE, RIGHT, matched_tokens, pieces
+from gradleak.cli.output.live import LiveWatch, PlainWatch, clock
 from gradleak.exchange import Progress
 from gradleak.targets import Target
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradleak.cli.groups import Without, with_groups
+from gradleak.cli.options.groups import Without, with_groups
 
 
 @dataclass(frozen=True)

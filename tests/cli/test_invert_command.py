@@ -8,8 +8,8 @@ import pytest
 from command_line import read, runner, save_model
 
 from conftest import small_target
-from gradleak.attacks.inverter import FILE
 from gradleak.inversion.training import CHECKPOINT
+from gradleak.inverters.network import FILE
 
 LINES = ["the cat sat on a mat", "big dog ran on a red mat", "a cat , the dog .", "the dog sat . the cat ran"] * 8
 TRAIN = ("--task", "causal-lm", "--tokens", "6", "--hidden", "32", "--epochs", "2", "--chunk", "32", "--batch", "16")

@@ -12,7 +12,7 @@ from command_line import TEXT, read, runner, save_model
 from safetensors import safe_open
 
 from gradleak.attacks import ATTACKS, DEFAULT_ATTACK
-from gradleak.cli import demo
+from gradleak.cli.commands import demo
 from gradleak.defenses.base import DEFENSES
 from gradleak.exchange import Update
 from gradleak.federation import Client

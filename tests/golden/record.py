@@ -204,7 +204,7 @@ def _recorded(result: Reconstruction) -> dict[str, Any]:
         "ids": result.token_ids,
         "labels": result.labels,
         "loss": result.loss,
-        "history": [[glimpse.step, glimpse.loss] for glimpse in result.history][:: max(1, len(result.history) // 4)],
+        "history": [[snapshot.step, snapshot.loss] for snapshot in result.history][:: max(1, len(result.history) // 4)],
         "notes": result.notes,
         "proven": [result.verified, result.complete, result.labels_verified, *result.copies],
         "verdict": result.verdict,
@@ -218,7 +218,7 @@ def _compare(wanted: Mapping[str, Any], found: Mapping[str, Any], key: str) -> I
     yield from _differences(wanted[key], json.loads(json.dumps(found[key])), "")
 
 
-def _differences(wanted: Any, found: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - values of JSON
+def _differences(wanted: Any, found: Any, at: str) -> Iterator[str]:
     if isinstance(wanted, dict) and isinstance(found, dict) and wanted.keys() == found.keys():
         for name in wanted:
             yield from _differences(wanted[name], found[name], f"{at}.{name}")

@@ -35,7 +35,7 @@ def test_gradients_of_many_batches_at_once_are_the_clients(any_target: Target, e
 def test_parameters_without_a_rule_are_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
     names = Client(target).sent_parameters
-    monkeypatch.setattr("gradleak.matching.gradients._trusted_without_dropout", lambda _: frozenset(names[::2]))
+    monkeypatch.setattr("gradleak.matching.per_candidate._trusted_without_dropout", lambda _: frozenset(names[::2]))
     ids = torch.randint(5, 20, (1, 3, 1, 5))
     candidates = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(1, 3, 1, dtype=torch.long))
     found = candidate_gradients(target, candidates, names)

@@ -10,7 +10,6 @@ import torch
 from small_inverters import QUICK, language_model, pseudo
 
 from conftest import small_target
-from gradleak.attacks.inverter import FILE, Inverter, load_inverter, read_card
 from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
 from gradleak.inversion import (
@@ -26,6 +25,7 @@ from gradleak.inversion import (
 )
 from gradleak.inversion.learner import best_orders, countable, matched_loss, take_order
 from gradleak.inversion.training import CHECKPOINT
+from gradleak.inverters.network import FILE, Inverter, load_inverter, read_card
 from gradleak.targets import Target
 
 

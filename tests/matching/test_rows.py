@@ -7,7 +7,7 @@ import torch
 
 from conftest import small_target
 from gradleak.matching import Candidates, autograd_gradients, row_gradients
-from gradleak.matching.entries import difference_sums, row_difference_sums
+from gradleak.matching.elementwise import difference_sums, row_difference_sums
 from gradleak.matching.factors import Rows
 from gradleak.targets import Target
 

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 from oracle import oracle
-from test_engine import close, draw, observe
+from test_matcher import close, draw, observe
 from torch import Tensor, nn
 
 from conftest import TARGET_KINDS, small_target
-from gradleak.matching import L1, Candidates, Cosine, Distance, Matcher, SquaredL2, sums
+from gradleak.matching import L1, Candidates, Cosine, Distance, Matcher, SquaredL2
 from gradleak.matching import factors as factors_module
-from gradleak.matching.engine import vanishing_parameters
-from gradleak.matching.outer import outer_products
-from gradleak.matching.trial import trial_of
+from gradleak.matching import reductions as sums
+from gradleak.matching.low_rank import outer_products
+from gradleak.matching.matcher import vanishing_parameters
+from gradleak.matching.rule_check import trial_of
 from gradleak.targets import Target, Task
 
 
@@ -93,7 +94,7 @@ def test_held_sequences_are_kept_as_outer_products(any_target: Target, distance:
     matcher = Matcher(target, observe(target, victims=2), distance)
     whole = draw(target, (2, 1, 3, 6), seed=4)
     last = whole.sequences(torch.tensor([2]))
-    assert close(matcher.holding(whole, 2)(last), matcher(whole), torch.float64)
+    assert close(matcher.with_fixed_sequences(whole, 2)(last), matcher(whole), torch.float64)
 
 
 def test_distances_over_entries_keep_matrices(bert: Target) -> None:
@@ -128,7 +129,7 @@ def test_last_layer_computes_the_token_that_is_read(family: str) -> None:
     ("family", "task"), [("albert", "classification"), ("gpt2", "classification"), ("gpt2", "causal-lm")]
 )
 def test_other_models_compute_all_tokens(family: str, task: Task) -> None:
-    assert trial_of(small_target(family, task)).first_only == ()
+    assert trial_of(small_target(family, task)).cls_token_only == ()
 
 
 class MeanPooler(nn.Module):
@@ -155,7 +156,7 @@ def test_models_of_another_kind_compute_all_tokens(kind: type[nn.Module], bert: 
     else:
         model.bert.encoder.layer[-1].intermediate.intermediate_act_fn = kind()
     custom = Target(model, bert.tokenizer, bert.family, name="custom")
-    assert trial_of(custom).first_only == ()
+    assert trial_of(custom).cls_token_only == ()
     observed = observe(custom)
     matcher = Matcher(custom, observed, Cosine())
     candidates = draw(custom, (1, 3, 2, 6), seed=0)
@@ -177,7 +178,7 @@ def test_vectors_of_one_length_are_summed_together(
         return vector_sums(gradients, seen)
 
     def held(matcher: Matcher) -> Tensor:
-        return matcher.holding(base, 1)(tried)
+        return matcher.with_fixed_sequences(base, 1)(tried)
 
     monkeypatch.setattr(sums, "_vector_sums", counted)
     found = matcher(tried), held(matcher)

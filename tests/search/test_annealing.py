@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.search import Annealed, Schedule, TabuList, anneal
-from gradleak.search.blocks import in_order, insert_block, ranks_of, reverse_blocks, shuffle_blocks, swap_blocks
+from gradleak.search.word_moves import in_order, insert_block, ranks_of, reverse_blocks, shuffle_blocks, swap_blocks
 
 LENGTH = 7
 

@@ -9,9 +9,9 @@ import pytest
 
 from gradleak.attacks import ATTACKS
 from gradleak.studies import AttackCell
-from gradleak.studies.published import FIGURES, Published, find_published, published_rows, published_studies
-from gradleak.studies.show import CONDITIONS, OURS
-from gradleak.studies.study import Library, load_study, ready_studies
+from gradleak.studies.definition.study import Library, load_study, ready_studies
+from gradleak.studies.report.published import FIGURES, Published, find_published, published_rows, published_studies
+from gradleak.studies.report.summary import CONDITIONS, OURS
 
 OF_THE_PAPER = {"grab-table4": "large"}
 """Studies whose paper has other settings for its model than the preset `paper` has."""

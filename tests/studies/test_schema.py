@@ -7,8 +7,8 @@ from study_tools import save_texts, toml, write_study
 
 from gradleak.errors import GradleakError
 from gradleak.studies import load_study, ready_studies
-from gradleak.studies.reading import Place
-from gradleak.studies.study import parse_study
+from gradleak.studies.definition.reading import Place
+from gradleak.studies.definition.study import parse_study
 
 GRID = {"target": "tiny", "dataset": {"name": "cola", "take": "0:8"}, "attack": "tag"}
 UTILITY = {"target": "tiny", "train": {"name": "cola", "take": "0:80"}, "test": {"name": "cola", "take": "80:100"}}

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 from study_tools import grid, rows, save_bert, save_texts, small_study, toml, write_study
-from test_running import Scripted
+from test_driver import Scripted
 
 import gradleak as gl
 from gradleak.cli import main
 from gradleak.errors import GradleakError
 from gradleak.studies import InProcess, Study, load_study, run_study
-from gradleak.studies.running import Event, Planned
-from gradleak.studies.show import summarise
-from gradleak.studies.stale import UNKNOWN, Recorded, release, why_stale
+from gradleak.studies.execution.driver import Event, Planned
+from gradleak.studies.records.stale import UNKNOWN, Recorded, release, why_stale
+from gradleak.studies.report.summary import summarise
 
 MINE = "my.db"
 

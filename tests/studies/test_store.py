@@ -9,10 +9,10 @@ from study_tools import grid, rows
 
 from gradleak.errors import GradleakError
 from gradleak.studies import BatchRecord, Cell, Failure, Outcome, Sentence, Store, UtilityRecord
-from gradleak.studies.lock import only_driver
-from gradleak.studies.reading import Place
-from gradleak.studies.store import Attempted
-from gradleak.studies.study import parse_study
+from gradleak.studies.definition.reading import Place
+from gradleak.studies.definition.study import parse_study
+from gradleak.studies.execution.lock import only_driver
+from gradleak.studies.records.store import Attempted
 
 
 def cells(count: int = 2) -> list[Cell]:

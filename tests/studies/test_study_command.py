@@ -10,8 +10,8 @@ from rich.console import Console
 from study_tools import grid, rows, save_bert, save_texts, small_study, write_study
 
 from gradleak.cli import main
-from gradleak.cli.drawing import Screen
-from gradleak.cli.study_progress import LiveBoard
+from gradleak.cli.output.screen import Screen
+from gradleak.cli.output.study_board import LiveBoard
 from gradleak.studies import InProcess, load_study, run_study
 
 

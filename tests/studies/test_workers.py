@@ -11,9 +11,10 @@ import pytest
 from study_tools import children, records, rows, small_study
 
 from gradleak.errors import GradleakError
-from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, executors, run_study
-from gradleak.studies.executors import Worker
-from gradleak.studies.running import Event, Moved
+from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
+from gradleak.studies.execution import executors
+from gradleak.studies.execution.driver import Event, Moved
+from gradleak.studies.execution.executors import Worker
 
 
 @pytest.fixture(scope="module", autouse=True)

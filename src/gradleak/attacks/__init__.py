@@ -4,7 +4,7 @@ To add one, subclass `Attack`, give its hyperparameters as fields, write `run`, 
 """
 
 from gradleak.attacks.auto import Auto
-from gradleak.attacks.base import ATTACKS, Attack, Finding, Victim, find_attack, register
+from gradleak.attacks.base import ATTACKS, Attack, find_attack, register
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.edr import Edr
 from gradleak.attacks.fet import Fet
@@ -14,6 +14,7 @@ from gradleak.attacks.lti import Lti, LtiP
 from gradleak.attacks.mosaic import Mosaic
 from gradleak.attacks.sieve import Sieve
 from gradleak.attacks.tag import Tag
+from gradleak.exchange import Finding, Victim
 
 DEFAULT_ATTACK = "auto"
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Attack, Finding, Victim, find_attack, register
-from gradleak.attacks.evidence import PRUNING_SHOWS, looks_rounded, noise_level, share_of_zeros
-from gradleak.attacks.inference import all_rows_changed, rows_above_cliff
+from gradleak.attacks.base import Attack, find_attack, register
 from gradleak.attacks.sieve import by_whole_gradient, dropout_is_off, first_inputs, row_space
 from gradleak.errors import GradleakError
-from gradleak.exchange import Glimpse, Knowledge, Reporter, Update
+from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Update, Victim
+from gradleak.leakage.perturbation import PRUNING_SHOWS, looks_rounded, noise_level, share_of_zeros
+from gradleak.leakage.tokens import all_rows_changed, rows_above_cliff
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 
@@ -100,7 +100,7 @@ class Auto(Attack):
         notes = (*evidence.lines, *(trial.note for trial in trials), *failures, *best.finding.notes)
         texts = tuple(target.decode(ids) for ids in best.finding.token_ids)
         reporter(1, 1, lambda: (best.distance, texts))
-        history = best.finding.history or (Glimpse(1, best.distance, texts),)
+        history = best.finding.history or (Snapshot(1, best.distance, texts),)
         loss = best.finding.loss if best.finding.verified else best.distance
         return replace(best.finding, notes=tuple(dict.fromkeys(notes)), history=history, loss=loss)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.verdict import Verdict, verdict_on
 from gradleak.errors import GradleakError, unknown_name
-from gradleak.exchange import Deadline, Glimpse, Knowledge, Listener, Reconstruction, Reporter, Update
+from gradleak.exchange import Deadline, Finding, Knowledge, Listener, Reconstruction, Reporter, Update, Victim
+from gradleak.exchange.verdict import Verdict, verdict_on
 from gradleak.matching import free_bytes
+from gradleak.settings import check_settings, settings_of
 from gradleak.targets import Target
 from gradleak.version import __version__
 
@@ -30,30 +30,6 @@ NEEDS: dict[str, Callable[[Target, Update], bool]] = {
 """What an attack may need of an update, and how to see whether the update has it."""
 
 OUT_OF_TIME = "the time was up before the attack had ended; a larger --budget may find more"
-
-
-@dataclass(frozen=True)
-class Victim:
-    """One update under attack: its gradient, what is known, and a random stream of its own."""
-
-    gradient: Mapping[str, Tensor]
-    knowledge: Knowledge
-    generator: torch.Generator
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What `run` found out about one victim; `Reconstruction` documents the fields."""
-
-    token_ids: Sequence[Sequence[int]]
-    labels: Sequence[int] | None
-    loss: float
-    history: tuple[Glimpse, ...] = ()
-    notes: tuple[str, ...] = ()
-    verified: bool = False
-    complete: bool = False
-    labels_verified: bool = False
-    copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +52,9 @@ class Attack(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            choices = get_args(hint)
-            if get_origin(hint) is Literal and getattr(self, name) not in choices:
-                raise unknown_name(name, str(getattr(self, name)), choices)
+        check_settings(self)
         for name, least in self.least.items():
-            if getattr(self, name) < least:
-                raise GradleakError(f"{name} must be at least {least:g}, not {getattr(self, name):g}")
+            replace(settings_of(type(self))[name], least=least).check(getattr(self, name))
 
     @abstractmethod
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
@@ -91,7 +63,7 @@ class Attack(ABC):
     @classmethod
     def has_setting(cls, name: str) -> bool:
         """Tell whether the attack has a hyperparameter of that name."""
-        return any(field.name == name for field in fields(cls))
+        return name in settings_of(cls)
 
     @classmethod
     def default_preset(cls) -> str:
@@ -104,12 +76,12 @@ class Attack(ABC):
         preset = cls.default_preset() if preset is None else preset
         if preset not in cls.presets:
             raise unknown_name(f"preset of {cls.name}", preset, cls.presets)
-        known = {field.name: field for field in fields(cls)}
+        known = settings_of(cls)
         chosen = dict(cls.presets[preset])
         for key, text in (settings or {}).items():
             if key not in known:
                 raise unknown_name(f"setting of {cls.name}", key, known)
-            chosen[key] = _parse(key, text, known[key].default)
+            chosen[key] = known[key].parse(text)
         return cls(**chosen)
 
     def remarks(self) -> tuple[str, ...]:
@@ -274,19 +246,3 @@ def _ordered(target: Target, update: Update) -> dict[str, Tensor]:
     """Return the gradient in the target's own order: sums then round alike, whatever order a file had."""
     gradient = update.to(target.device, target.dtype).gradient()
     return {name: gradient[name] for name in target.parameters if name in gradient}
-
-
-def _parse(key: str, text: str, default: Any) -> Any:  # noqa: ANN401
-    """Read a setting's text as a value of its default's type."""
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
-        if default is None and text.lower() == "none":
-            return None
-        value = float(text) if default is None else type(default)(text)
-        if isinstance(value, float) and not isfinite(value):
-            raise ValueError(text)
-        return value
-    except (ValueError, KeyError):
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(default), "a number or none")
-        raise GradleakError(f"setting {key} takes {kind}, not '{text}'") from None

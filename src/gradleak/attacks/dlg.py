@@ -9,16 +9,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Attack, Finding, Victim, register
-from gradleak.attacks.descent import Descent, Guess, Watcher, descend, random_guess
-from gradleak.attacks.guesses import Slots, trimmed
-from gradleak.attacks.inference import known_labels, lengths_to_try
+from gradleak.attacks.base import Attack, register
 from gradleak.errors import GradleakError
-from gradleak.exchange import Glimpse, Reporter
+from gradleak.exchange import Finding, Reporter, Snapshot, Victim
+from gradleak.leakage.labels import known_labels
+from gradleak.leakage.lengths import lengths_to_try
 from gradleak.matching import Candidates, Distance, Matcher, SquaredL2
+from gradleak.optimisation.descent import Descent, Guess, Watcher, descend, random_guess
+from gradleak.optimisation.guess import Slots, trimmed
 from gradleak.targets import Target
 
-GLIMPSES = 10
+SNAPSHOTS = 10
 
 
 @register
@@ -124,7 +125,7 @@ class Dlg(Attack):
 
 
 class History:
-    """Watches a descent: tells the reporter, and keeps a few glimpses of each victim.
+    """Watches a descent: tells the reporter, and keeps a few snapshots of each victim.
 
     Args:
         target: the model.
@@ -134,7 +135,7 @@ class History:
     """
 
     def __init__(self, target: Target, victims: int, total: int, reporter: Reporter) -> None:
-        self.trails: list[tuple[Glimpse, ...]] = [() for _ in range(victims)]
+        self.trails: list[tuple[Snapshot, ...]] = [() for _ in range(victims)]
         self._target, self._total, self._reporter = target, total, reporter
 
     def part(self, done: int, members: Sequence[int]) -> Watcher:
@@ -150,11 +151,11 @@ class History:
             members: the numbers of the victims that are still in it; all of them by default.
         """
         self._reporter(step, self._total, lambda: look(self._target, best)[0])
-        if step % max(1, self._total // GLIMPSES) == 0:
+        if step % max(1, self._total // SNAPSHOTS) == 0:
             for victim, view in zip(members or range(len(self.trails)), look(self._target, best), strict=True):
                 trail = self.trails[victim]
                 # A descent that starts again is further away at first than the last one was at its end.
-                seen = Glimpse(step, *view) if not trail or view[0] < trail[-1].loss else replace(trail[-1], step=step)
+                seen = Snapshot(step, *view) if not trail or view[0] < trail[-1].loss else replace(trail[-1], step=step)
                 self.trails[victim] = (*trail, seen)
 
 

@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Attack, Finding, Victim, register
-from gradleak.attacks.columns import read_grid
-from gradleak.attacks.inference import require_words
-from gradleak.attacks.puzzle import Puzzle, likeliest_labels, puzzles
-from gradleak.attacks.trail import Trail
+from gradleak.assignment.history import Trail
+from gradleak.assignment.position_angles import read_grid
+from gradleak.assignment.problem import Puzzle, likeliest_labels, puzzles
+from gradleak.attacks.base import Attack, register
 from gradleak.errors import GradleakError
-from gradleak.exchange import Deadline, Knowledge, Reporter, Update
+from gradleak.exchange import Deadline, Finding, Knowledge, Reporter, Update, Victim
+from gradleak.leakage.tokens import require_words
 from gradleak.matching import DISTANCES, Matcher, select_parameters
-from gradleak.matching.head import HeadMatcher
+from gradleak.matching.classifier_matcher import HeadMatcher
 from gradleak.search import (
     Evolution,
     Exchanges,
@@ -203,7 +203,7 @@ class Fet(Attack):
                 break
         assert nearest is not None
         trail.finish()
-        return Finding(best.sentences(nearest), labels.tolist(), loss, trail.glimpses, tuple(note))
+        return Finding(best.sentences(nearest), labels.tolist(), loss, trail.snapshots, tuple(note))
 
     def _search(self, one: _Try) -> tuple[Tensor, float]:
         """Algorithm 1: lines 1 to 8 explore, lines 9 to 16 fine-tune."""

@@ -11,16 +11,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Finding, Victim, register
-from gradleak.attacks.choices import Choices
-from gradleak.attacks.descent import Descender, Descent, Guess, Watcher
+from gradleak.attacks.base import register
 from gradleak.attacks.dlg import History
-from gradleak.attacks.evidence import looks_noisy, looks_pruned
 from gradleak.attacks.hybrid import ORDERED, Hybrid, with_unknown
-from gradleak.attacks.inference import longest_length, told_clipped
 from gradleak.errors import GradleakError
-from gradleak.exchange import Reporter
-from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
+from gradleak.exchange import Finding, Reporter, Victim
+from gradleak.leakage.labels import told_clipped
+from gradleak.leakage.lengths import longest_length
+from gradleak.leakage.perturbation import looks_noisy, looks_pruned
+from gradleak.matching import L2L1, Cosine, Distance, Matcher, allow_tf32
+from gradleak.optimisation.descent import Descender, Descent, Guess, Watcher
+from gradleak.optimisation.substitutions import Choices
 from gradleak.search import beam_search, shuffle
 from gradleak.targets import Target
 from gradleak.targets.dropout import dropout_sites
@@ -115,13 +116,13 @@ class Grab(Hybrid):
             searched = words if late else self._discrete(target, matcher, descended, some, room[members])
             for place, victim in enumerate(members):
                 if victim not in nearest or searched.losses[place] < nearest[victim].losses[0]:
-                    nearest[victim] = searched.victims([place])
+                    nearest[victim] = searched.select([place])
             moving = [place for place, moves in enumerate(self._go_on(guess, words, searched)) if moves]
             if not moving or reporter.deadline.passed:
                 break
             going = [members[place] for place in moving]
-            guess = searched.victims(moving)
-            matcher = whole.of_victims(going)
+            guess = searched.select(moving)
+            matcher = whole.select(going)
         words = Guess.joined([nearest[victim] for victim in range(len(victims))])
         found = self._polished(target, whole, words)
         return [
@@ -193,7 +194,7 @@ class Grab(Hybrid):
     ) -> Guess:
         """Algorithm 2: from the best permutation, descend by embeddings, labels and dropout masks."""
         guess = self._best_permutation(target, self._for_a_start(matcher), guess, victims)
-        with rough_products():
+        with allow_tf32():
             return Descender(target, matcher, guess, self._descent(self.steps)).run(self.steps, watch)
 
     def _discrete(
@@ -203,8 +204,8 @@ class Grab(Hybrid):
         choices = Choices.near(target, guess, 1 + self.alternatives)
         chosen = torch.full_like(guess.slots.ids[:, 0], -1)  # [victims, sequences, tokens]
         for longest, members in _alike(room.amax(dim=1)).items():
-            some, own = choices.victims(members).shortened(longest), [victims[victim] for victim in members]
-            chosen[members, :, :longest] = self._best_choice(matcher.of_victims(members), some, own, room[members])
+            some, own = choices.select(members).shortened(longest), [victims[victim] for victim in members]
+            chosen[members, :, :longest] = self._best_choice(matcher.select(members), some, own, room[members])
         found = choices.put(chosen[:, None])
         return replace(found, losses=matcher(found.candidates(target)))
 
@@ -217,7 +218,7 @@ class Grab(Hybrid):
             if matcher.deadline.passed:
                 break
             shuffles = 0 if number else self.permutations // room.shape[1]
-            some, own, held = choices.victims(going), [victims[victim] for victim in going], matcher.of_victims(going)
+            some, own, held = choices.select(going), [victims[victim] for victim in going], matcher.select(going)
             before = found = chosen[going]
             for sequence in range(room.shape[1]):
                 if sequence and matcher.deadline.passed:
@@ -243,7 +244,7 @@ class Grab(Hybrid):
         """Algorithm 3, lines 1 and 5, for one sequence of every batch: the best order of its own words."""
         held = matcher
         if room.shape[1] > 1:
-            held = matcher.holding(choices.put(chosen[:, None]).candidates(choices.target), sequence)
+            held = matcher.with_fixed_sequences(choices.put(chosen[:, None]).candidates(choices.target), sequence)
         longest = int(room[:, sequence].max())  # the others' further places are none of its own
         alone = choices.sequence(sequence).shortened(longest)
         frame = _Frame(alone, room[:, sequence], may_end=victims[0].knowledge.lengths is None)

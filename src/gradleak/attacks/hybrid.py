@@ -9,12 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Finding, Victim
-from gradleak.attacks.descent import Descender, Descent, Guess, Penalty, keep_better
 from gradleak.attacks.dlg import Dlg, labels_of
-from gradleak.attacks.guesses import pick_starts, trimmed
-from gradleak.exchange import Deadline
+from gradleak.exchange import Deadline, Finding, Victim
 from gradleak.matching import Matcher
+from gradleak.optimisation.descent import Descender, Descent, Guess, Penalty, keep_better
+from gradleak.optimisation.guess import pick_starts, trimmed
 from gradleak.search import Move, draw_orders, neighbour_orders, shuffle
 from gradleak.targets import Target
 
@@ -167,9 +166,9 @@ class Hybrid(Dlg):
         alike: dict[tuple[bool, ...], list[int]] = {}
         for victim, free in enumerate(guess.slots.free.flatten(1).tolist()):
             alike.setdefault(tuple(free), []).append(victim)
-        ordered = [self._polish(target, matcher.of_victims(some), guess.victims(some)) for some in alike.values()]
+        ordered = [self._polish(target, matcher.select(some), guess.select(some)) for some in alike.values()]
         joined = [victim for some in alike.values() for victim in some]
-        return Guess.joined(ordered).victims([joined.index(victim) for victim in range(len(joined))])
+        return Guess.joined(ordered).select([joined.index(victim) for victim in range(len(joined))])
 
     def _polish(self, target: Target, matcher: Matcher, guess: Guess) -> Guess:
         """Go to the nearest neighbour of each victim's words as long as it is nearer than they are.
@@ -189,7 +188,7 @@ class Hybrid(Dlg):
             if matcher.deadline.passed:
                 break
             best = present.clone()
-            best[going] = self._best_neighbour(target, matcher.of_victims(going), words.victims(going), neighbours)
+            best[going] = self._best_neighbour(target, matcher.select(going), words.select(going), neighbours)
             words = words.rearranged(best)
             changed = (best != present).flatten(1).any(dim=1).tolist()
             going = [victim for victim in going if changed[victim]]
@@ -215,7 +214,7 @@ class Hybrid(Dlg):
                 continue
             held, alone, longest = matcher, words, len(present)
             if len(neighbours) > 1:
-                held = matcher.holding(words.candidates(target), number)
+                held = matcher.with_fixed_sequences(words.candidates(target), number)
                 longest = int(words.slots.mask[:, :, number].sum(dim=-1).max())
                 alone = words.sequence(number).shortened(longest)
             orders = tried[None, None, :, None, :longest].expand(len(words.losses), -1, -1, -1, -1)

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Finding, Victim, register
-from gradleak.attacks.descent import Descender, Guess, Penalty, keep_better
+from gradleak.attacks.base import register
 from gradleak.attacks.dlg import History
 from gradleak.attacks.hybrid import ORDERED, Hybrid, are_solved, best_orders, findings, with_unknown
-from gradleak.exchange import Deadline, Reporter
-from gradleak.matching import L2L1, Cosine, Distance, Matcher, rough_products
+from gradleak.exchange import Deadline, Finding, Reporter, Victim
+from gradleak.matching import L2L1, Cosine, Distance, Matcher, allow_tf32
+from gradleak.optimisation.descent import Descender, Guess, Penalty, keep_better
 from gradleak.priors import Prior, load_prior
 from gradleak.search import LAMP_MOVES
 from gradleak.targets import Target
@@ -115,7 +115,7 @@ class Lamp(Hybrid):
     ) -> None:
         """Algorithm 1, lines 4 to 18: descend, take the best of random moves, and keep the nearest words."""
         descender = running.descender
-        with rough_products():
+        with allow_tf32():
             steps = min(self.steps_per_round, self.steps - descender.steps_done)
             descender.run(steps, history.part(0, running.numbers))
             for _ in range(self._rearrangements(descender.steps_done)):
@@ -144,8 +144,8 @@ class Lamp(Hybrid):
         words = words.starts(chosen)
         settled = running.end_round(_bags(target, words))
         if settled:
-            ordered = self._in_order(target, running.matcher.of_victims(settled), words.victims(settled))
-            nearest = running.nearest.victims(settled).starts(chosen[settled])
+            ordered = self._in_order(target, running.matcher.select(settled), words.select(settled))
+            nearest = running.nearest.select(settled).starts(chosen[settled])
             better = keep_better(nearest, ordered, ordered.losses)
             running.nearest = running.nearest.put(settled, chosen[settled], better)
 
@@ -162,7 +162,7 @@ class Lamp(Hybrid):
             if self.order_early:
                 places = running.not_ordered(_bags(target, some), places)
             if places:
-                polished = self._polished(target, running.matcher.of_victims(places), some.victims(places))
+                polished = self._polished(target, running.matcher.select(places), some.select(places))
                 for place, finding in zip(places, polished, strict=True):
                     ordered[place].append(finding)
         return [min(of_victim, key=lambda finding: finding.loss) for of_victim in ordered]
@@ -251,13 +251,13 @@ class _Running:
     def only(self, chosen: Sequence[bool]) -> _Running:
         """Return some of them alone."""
         places = [place for place, take in enumerate(chosen) if take]
-        matcher = self.matcher.of_victims(places)
+        matcher = self.matcher.select(places)
         return _Running(
             [self.numbers[place] for place in places],
             matcher,
             self.first[places],
-            self.nearest.victims(places),
-            self.descender.of_victims(places, matcher),
+            self.nearest.select(places),
+            self.descender.select(places, matcher),
             self.ends,
             self.ordered,
         )

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Attack, Finding, Victim, register
-from gradleak.attacks.guesses import Slots, impossible_words, trimmed
-from gradleak.attacks.inference import known_labels
-from gradleak.attacks.inverter import Card, Inverter, inverters_in, load_inverter, read_card
+from gradleak.attacks.base import Attack, register
 from gradleak.errors import GradleakError
-from gradleak.exchange import Deadline, Glimpse, Reporter
+from gradleak.exchange import Deadline, Finding, Reporter, Snapshot, Victim
+from gradleak.inverters.network import Card, Inverter, inverters_in, load_inverter, read_card
+from gradleak.leakage.labels import known_labels
 from gradleak.matching import Candidates, Cosine, Matcher
+from gradleak.optimisation.guess import Slots, impossible_words, trimmed
 from gradleak.targets import Target
 
 # Updates that an inverter reads at once: its answers are as wide as the vocabulary.
@@ -128,7 +128,7 @@ def _finding(
         token_ids=found,
         labels=classes,
         loss=loss,
-        history=(Glimpse(1, loss, tuple(target.decode(row) for row in found)),),
+        history=(Snapshot(1, loss, tuple(target.decode(row) for row in found)),),
         notes=(
             *notes,
             *([] if told else [f"lengths {', '.join(map(str, lengths))}: read by the inverter"]),

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from gradleak.attacks.base import NEEDS, Attack, Finding, Victim, register
-from gradleak.attacks.columns import read_grid
-from gradleak.attacks.edr import Edr
+from gradleak.assignment.position_angles import read_grid
+from gradleak.assignment.position_sums import shows_places
+from gradleak.attacks.base import NEEDS, Attack, register
+from gradleak.attacks.edr.attack import Edr
 from gradleak.attacks.fet import FRAMES, Fet
-from gradleak.attacks.inference import require_words
-from gradleak.attacks.places import shows_places
-from gradleak.exchange import Knowledge, Reporter, Update
+from gradleak.exchange import Finding, Knowledge, Reporter, Update, Victim
+from gradleak.leakage.tokens import require_words
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 

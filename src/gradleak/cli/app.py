@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gradleak.cli import attack, capture, demo, invert, listing, study
 from gradleak.cli.codes import INTERRUPTED, USAGE
+from gradleak.cli.commands import attack, capture, demo, invert, listing, study
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
 from gradleak.version import __version__

@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradleak.cli.parsing import parse_fedavg, parse_whole_numbers
-from gradleak.cli.scenario import DefendedClient, ModelChoice, PrivateText
-from gradleak.cli.words import plural, sizes
+from gradleak.cli.options.parse import parse_fedavg, parse_whole_numbers
+from gradleak.cli.options.scenario import DefendedClient, ModelChoice, PrivateText
+from gradleak.cli.output.wording import plural, sizes
 from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gradleak.audit.threads import fitting_threads
 from gradleak.cli.codes import INTERRUPTED
-from gradleak.cli.drawing import Screen
+from gradleak.cli.output.json_file import attack_record, summary, write_json
+from gradleak.cli.output.live import Watch
+from gradleak.cli.output.screen import Screen
 from gradleak.cli.plans import Job, Plan, full_scenario
-from gradleak.cli.progress import Watch
-from gradleak.cli.records import attack_record, summary, write_json
-from gradleak.cli.threads import fitting_threads
 
 if TYPE_CHECKING:
     from gradleak.attacks import Attack

@@ -7,21 +7,24 @@ A client gives an `Update`; the experimenter decides which `Knowledge` goes with
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
-from gradleak.exchange.reconstruction import Glimpse, Reconstruction
+from gradleak.exchange.reconstruction import Reconstruction, Snapshot
 from gradleak.exchange.update import Origin, Update
+from gradleak.exchange.victim import Finding, Victim
 
 __all__ = [
     "FACTS",
     "Appearance",
     "Deadline",
-    "Glimpse",
+    "Finding",
     "Knowledge",
     "Listener",
     "Origin",
     "Progress",
     "Reconstruction",
     "Reporter",
+    "Snapshot",
     "Update",
+    "Victim",
     "appearance",
     "fact_field",
     "settle_kind",

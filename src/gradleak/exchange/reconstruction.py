@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class Snapshot:
     """What an attack had at one moment of its run."""
 
     step: int
@@ -53,7 +53,7 @@ class Reconstruction:
     seed: int
     version: str
     model_hash: str
-    history: tuple[Glimpse, ...] = ()
+    history: tuple[Snapshot, ...] = ()
     notes: tuple[str, ...] = ()
     verified: bool = False
     complete: bool = False

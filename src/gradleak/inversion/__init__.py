@@ -5,7 +5,7 @@
 
 Gradients are made on the fly, in batches on the target's device, and forgotten: none is ever stored. `train_inverter`
 runs the loop with held-out accuracy, checkpoints and resumption; in a `Course` several learners (one for each defense,
-say) share the gradients of one stream. The network and its files are in `gradleak.attacks.inverter`, for the attack.
+say) share the gradients of one stream. The network and its files are in `gradleak.inverters.network`, for the attack.
 """
 
 from gradleak.inversion.examples import Examples

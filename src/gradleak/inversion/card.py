@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradleak.attacks.inverter import FILE, Card
 from gradleak.errors import GradleakError
 from gradleak.inversion.learner import Recipe
+from gradleak.inverters.network import FILE, Card
 from gradleak.version import __version__
 
 

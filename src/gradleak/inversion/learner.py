@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradleak.attacks.inverter import Card, Inverter, Output, Reduced
-from gradleak.attacks.reduction import Hashed, Reduction
 from gradleak.defenses import Defense, defend_each, examples_needed
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Origin
@@ -22,6 +20,8 @@ from gradleak.federation import Client, Embeddings
 from gradleak.inversion.examples import Chunk, Examples
 from gradleak.inversion.probe import choose_rows, informativeness
 from gradleak.inversion.streams import Shape, Stream, random_stream
+from gradleak.inverters.features import Hashed, Reduction
+from gradleak.inverters.network import Card, Inverter, Output, Reduced
 from gradleak.targets import Target
 
 RATES = (1e-3, 1e-4, 1e-5)

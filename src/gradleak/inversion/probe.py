@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradleak.attacks.reduction import Hashed, Kept
 from gradleak.inversion.examples import Chunk
+from gradleak.inverters.features import Hashed, Kept
 from gradleak.targets import Target
 
 MOST_FEATURES = 512

@@ -14,12 +14,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gradleak.attacks.inverter import Card, Inverter, build_reduction, load_inverter, write_tensors
 from gradleak.errors import GradleakError
 from gradleak.inversion.card import write_card
 from gradleak.inversion.examples import Examples
 from gradleak.inversion.learner import RATES, Learner, Recipe, countable
 from gradleak.inversion.streams import Stream
+from gradleak.inverters.network import Card, Inverter, build_reduction, load_inverter, write_tensors
 from gradleak.targets import Target
 
 CHECKPOINT = "checkpoint.safetensors"

@@ -3,10 +3,10 @@
 from gradleak.matching.autograd import autograd_gradients
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import DISTANCES, L1, L2, L2L1, Cosine, Distance, Sign, SquaredL2
-from gradleak.matching.engine import Matcher, select_parameters, vanishing_parameters
-from gradleak.matching.gradients import candidate_gradients, row_gradients
+from gradleak.matching.matcher import Matcher, select_parameters, vanishing_parameters
 from gradleak.matching.memory import free_bytes
-from gradleak.matching.precision import rough_products
+from gradleak.matching.per_candidate import candidate_gradients, row_gradients
+from gradleak.matching.precision import allow_tf32
 from gradleak.matching.rules import Use, rule
 
 __all__ = [
@@ -21,10 +21,10 @@ __all__ = [
     "Sign",
     "SquaredL2",
     "Use",
+    "allow_tf32",
     "autograd_gradients",
     "candidate_gradients",
     "free_bytes",
-    "rough_products",
     "row_gradients",
     "rule",
     "select_parameters",

@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def rough_products() -> Iterator[None]:
+def allow_tf32() -> Iterator[None]:
     """Within this context a GPU may round the factors of float32 matrix products to ten bits (TF32), for speed.
 
     Enough to descend and to judge moves; not to tell neighbours of the truth from the truth. A CPU does as always.

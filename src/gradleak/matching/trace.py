@@ -24,7 +24,12 @@ class _Visit:
 
 
 def trace(
-    target: Target, candidates: Candidates, names: Collection[str], *, weight: float, first_only: Collection[str] = ()
+    target: Target,
+    candidates: Candidates,
+    names: Collection[str],
+    *,
+    weight: float,
+    cls_token_only: Collection[str] = (),
 ) -> dict[str, list[Factor]]:
     """Return the candidates' gradients of the named parameters, as far as rules cover them.
 
@@ -36,8 +41,8 @@ def trace(
         candidates: the guesses; where their tensors require a gradient, so do the factors.
         names: the parameters that are wanted.
         weight: what each sequence's loss counts for.
-        first_only: paths of layers that are shown the first token of each sequence alone. What they give is added to
-            all tokens; this is right for the first, and the loss must not depend on the others.
+        cls_token_only: paths of layers that see the first token of each sequence alone. Their output is added to all
+            tokens; this is right for the first, and the loss must not depend on the others.
     """
     watched = _layers_with_rules(target, names)
     words = target.word_parameters & set(names) if candidates.are_tokens else frozenset()
@@ -48,7 +53,7 @@ def trace(
         if words:
             embeddings.requires_grad_()
         handles = [module.register_forward_hook(_recorder(visits, len(embeddings))) for module in watched]
-        handles += [target.model.get_submodule(path).register_forward_pre_hook(_first_token) for path in first_only]
+        handles += [target.model.get_submodule(path).register_forward_pre_hook(_first_token) for path in cls_token_only]
         try:
             with dropout_masks(target, flat.dropout):
                 losses = target.sequence_losses(embeddings, flat.mask, flat.labels)

@@ -2,12 +2,10 @@
 
 from gradleak.search.annealing import Annealed, Schedule, TabuList, anneal
 from gradleak.search.beam import beam_search
-from gradleak.search.connectors import decode, encode
-from gradleak.search.exhaustive import refine
+from gradleak.search.column_assignment import Exchanges, Frame, Grid, GridFeatures, RowSurrogate
 from gradleak.search.genetic import Evolution, cross_partially_matched, evolve, shuffle_indexes, tournament
-from gradleak.search.grid import Exchanges, Frame, Grid, GridFeatures, RowSurrogate
-from gradleak.search.learning import Learning, PooledMoves, search_by_learning
-from gradleak.search.memory import Remembered
+from gradleak.search.local_search import refine
+from gradleak.search.move_pairs import likely_pairs
 from gradleak.search.moves import (
     LAMP_MOVES,
     Move,
@@ -29,8 +27,10 @@ from gradleak.search.neighbourhood import (
     neighbour_orders,
     shifts,
 )
-from gradleak.search.pairs import likely_pairs
+from gradleak.search.permutation_encoding import decode, encode
+from gradleak.search.score_cache import Remembered
 from gradleak.search.surrogate import Features, Foretold, Surrogate
+from gradleak.search.surrogate_search import Learning, PooledMoves, search_by_learning
 
 __all__ = [
     "LAMP_MOVES",

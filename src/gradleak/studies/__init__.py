@@ -32,14 +32,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradleak.studies.cells import AttackCell, Cell, UtilityCell
-    from gradleak.studies.cluster import RayCluster
-    from gradleak.studies.executors import Executor, InProcess, Processes
-    from gradleak.studies.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
-    from gradleak.studies.running import Event, Summary, run_study
-    from gradleak.studies.scenario import Case, ClientSettings, Scenario, TargetSpec
-    from gradleak.studies.store import Store
-    from gradleak.studies.study import Library, Study, load_study, ready_studies
+    from gradleak.audit.scenario import Case, ClientSettings, Scenario, TargetSpec
+    from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
+    from gradleak.studies.definition.study import Library, Study, load_study, ready_studies
+    from gradleak.studies.execution.driver import Event, Summary, run_study
+    from gradleak.studies.execution.executors import Executor, InProcess, Processes
+    from gradleak.studies.execution.ray_cluster import RayCluster
+    from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
+    from gradleak.studies.records.store import Store
 
 __all__ = [
     "AttackCell",
@@ -70,36 +70,36 @@ __all__ = [
 
 # Names are fetched when first used, as those of `gradleak` are: showing a table must not wait for torch.
 _HOMES = {
-    "AttackCell": "cells",
-    "BatchRecord": "outcome",
-    "Case": "scenario",
-    "Cell": "cells",
-    "ClientSettings": "scenario",
-    "Event": "running",
-    "Executor": "executors",
-    "Failure": "outcome",
-    "InProcess": "executors",
-    "Library": "study",
-    "Outcome": "outcome",
-    "Processes": "executors",
-    "RayCluster": "cluster",
-    "Scenario": "scenario",
-    "Sentence": "outcome",
-    "Store": "store",
-    "Study": "study",
-    "Summary": "running",
-    "TargetSpec": "scenario",
-    "UtilityCell": "cells",
-    "UtilityRecord": "outcome",
-    "load_study": "study",
-    "ready_studies": "study",
-    "run_study": "running",
+    "AttackCell": "gradleak.studies.definition.cells",
+    "BatchRecord": "gradleak.studies.records.outcome",
+    "Case": "gradleak.audit.scenario",
+    "Cell": "gradleak.studies.definition.cells",
+    "ClientSettings": "gradleak.audit.scenario",
+    "Event": "gradleak.studies.execution.driver",
+    "Executor": "gradleak.studies.execution.executors",
+    "Failure": "gradleak.studies.records.outcome",
+    "InProcess": "gradleak.studies.execution.executors",
+    "Library": "gradleak.studies.definition.study",
+    "Outcome": "gradleak.studies.records.outcome",
+    "Processes": "gradleak.studies.execution.executors",
+    "RayCluster": "gradleak.studies.execution.ray_cluster",
+    "Scenario": "gradleak.audit.scenario",
+    "Sentence": "gradleak.studies.records.outcome",
+    "Store": "gradleak.studies.records.store",
+    "Study": "gradleak.studies.definition.study",
+    "Summary": "gradleak.studies.execution.driver",
+    "TargetSpec": "gradleak.audit.scenario",
+    "UtilityCell": "gradleak.studies.definition.cells",
+    "UtilityRecord": "gradleak.studies.records.outcome",
+    "load_study": "gradleak.studies.definition.study",
+    "ready_studies": "gradleak.studies.definition.study",
+    "run_study": "gradleak.studies.execution.driver",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'gradleak.studies' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"gradleak.studies.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

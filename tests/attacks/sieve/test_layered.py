@@ -29,7 +29,7 @@ def test_the_first_layer_by_pairs_is_the_first_layer(family: str) -> None:
     ids = truth_of(target)[2].repeat(3, 1)
     ids[1, 2], ids[2, 3] = ids[0, 3], ids[0, 2]
     torch.testing.assert_close(test.first(ids), test(ids, 1), rtol=1e-4, atol=1e-5)
-    beside = test.holding(truth_of(target)[:1])
+    beside = test.with_fixed_sequences(truth_of(target)[:1])
     torch.testing.assert_close(beside.first(ids), beside(ids, 1), rtol=1e-4, atol=1e-5)
 
 
@@ -61,7 +61,7 @@ def test_a_sentence_that_is_held_is_not_found_again() -> None:
     target = wider_target()
     test = LayeredTest(target, first_inputs(target), changed(target, "prune:0.5"))
     first, _, third = truth_of(target)
-    beside = test.holding([first])
+    beside = test.with_fixed_sequences([first])
     assert float(beside(first[None])) < 0.01
     assert float(beside(third[None])) > 10 * float(beside(first[None]))
     assert float(test(first[None])) > 0.5

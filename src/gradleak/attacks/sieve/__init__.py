@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.attacks.base import Attack, Finding, Victim, register
-from gradleak.attacks.inference import longest_length, observed_tokens
+from gradleak.attacks.base import Attack, register
 from gradleak.attacks.sieve.endings import with_endings
 from gradleak.attacks.sieve.guesses import Sentence, arranged, fitted, likeliest
 from gradleak.attacks.sieve.inputs import Inputs, first_inputs
@@ -23,7 +22,9 @@ from gradleak.attacks.sieve.seen import Seen, Teller
 from gradleak.attacks.sieve.subspace import Subspace, row_space
 from gradleak.attacks.sieve.verify import Proof, by_whole_gradient
 from gradleak.errors import GradleakError
-from gradleak.exchange import Deadline, Glimpse, Knowledge, Reporter
+from gradleak.exchange import Deadline, Finding, Knowledge, Reporter, Snapshot, Victim
+from gradleak.leakage.lengths import longest_length
+from gradleak.leakage.tokens import observed_tokens
 from gradleak.priors import load_prior
 from gradleak.targets import Target
 
@@ -143,7 +144,7 @@ class Sieve(Attack):
             token_ids=reading.sentences,
             labels=reading.labels,
             loss=reading.loss,
-            history=(Glimpse(1, reading.loss, texts),),
+            history=(Snapshot(1, reading.loss, texts),),
             notes=(*reading.notes, *_repeats(reading), *reading.proof.evidence),
             verified=reading.proof.verified,
             complete=reading.proof.complete,

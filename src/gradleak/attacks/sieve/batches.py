@@ -171,7 +171,7 @@ class _Search:
         for rank, number in enumerate(order):
             if self.seen.deadline.passed:
                 break
-            held = self.test.holding(sentences[other] for other in order[:rank])
+            held = self.test.with_fixed_sequences(sentences[other] for other in order[:rank])
             sentences[number] = self._climbed(held, sentences, number)
         return sentences
 
@@ -234,7 +234,7 @@ def _polished(matcher: Matcher, search: _Search, sentences: Sequence[Tensor]) ->
             tried, passed = search.near(sentences, number)
             if not tried:  # out of time
                 return batch
-            held = matcher.holding(_candidates(matcher.target, [batch.sentences], [batch.labels]), number)
+            held = matcher.with_fixed_sequences(_candidates(matcher.target, [batch.sentences], [batch.labels]), number)
             labels = [[batch.labels[number]] for _ in tried]
             distances = held(_candidates(matcher.target, [[ids.tolist()] for ids in tried], labels))[0]
             losses = count * distances - passed

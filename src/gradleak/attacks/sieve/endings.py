@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradleak.attacks.guesses import impossible_words
 from gradleak.attacks.sieve.labels import padded
+from gradleak.optimisation.guess import impossible_words
 from gradleak.targets import Target
 
 

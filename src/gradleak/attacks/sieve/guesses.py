@@ -9,10 +9,10 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from gradleak.attacks.guesses import impossible_words
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.subspace import Subspace
 from gradleak.exchange import Knowledge
+from gradleak.optimisation.guess import impossible_words
 from gradleak.targets import Target
 
 Sentence = tuple[int, ...]

@@ -60,7 +60,7 @@ class LayeredTest:
         """How many layers are looked at: those from the first on that something stands out of."""
         return len(self._spaces)
 
-    def holding(self, sentences: Iterable[Tensor]) -> LayeredTest:
+    def with_fixed_sequences(self, sentences: Iterable[Tensor]) -> LayeredTest:
         """Return the test for a sentence beside others, which are not looked for any more."""
         held = copy(self)
         fed = [captured_inputs(self.target, ids[None], list(self._spaces)) for ids in sentences]

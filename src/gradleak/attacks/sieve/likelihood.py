@@ -22,13 +22,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.attacks.evidence import noise_level
-from gradleak.attacks.inference import single_label
 from gradleak.attacks.sieve.completion import Sent
 from gradleak.attacks.sieve.labels import padded
 from gradleak.attacks.sieve.seen import Seen
 from gradleak.attacks.sieve.spikes import edge_by_median
 from gradleak.exchange import Deadline
+from gradleak.leakage.labels import single_label
+from gradleak.leakage.perturbation import noise_level
 from gradleak.matching import Candidates, Cosine, Distance, Matcher, SquaredL2
 from gradleak.matching.distances import Sums
 from gradleak.priors import Prior

@@ -16,13 +16,13 @@ from math import inf
 import torch
 from torch import Tensor
 
-from gradleak.attacks.descent import Descent, Guess, descend, random_guess
-from gradleak.attacks.guesses import Slots
 from gradleak.attacks.sieve.batches import Batch
 from gradleak.attacks.sieve.climbing import Climb
 from gradleak.attacks.sieve.drafts import Change, Draft
 from gradleak.attacks.sieve.likelihood import Likelihood, deviation_of, label_of
 from gradleak.attacks.sieve.seen import Seen
+from gradleak.optimisation.descent import Descent, Guess, descend, random_guess
+from gradleak.optimisation.guess import Slots
 from gradleak.priors import Prior, SharedVocabulary
 
 FRAME = 20

@@ -1,0 +1,149 @@
+"""`gradleak invert`: train an inverter, the network that the attack LTI reads gradients with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradleak.cli.codes import INTERRUPTED
+from gradleak.cli.options import inversion as i
+from gradleak.cli.options import shared as o
+from gradleak.cli.options.groups import Without, with_groups
+from gradleak.cli.options.parse import check_output, check_overwriting, try_writing
+from gradleak.cli.options.scenario import ClientChoice, ModelChoice
+from gradleak.cli.output.json_file import write_json
+from gradleak.cli.output.live import PLAIN_INTERVAL, clock
+from gradleak.cli.output.screen import Screen
+from gradleak.errors import GradleakError
+from gradleak.version import __version__
+
+if TYPE_CHECKING:
+    from gradleak.inversion import Recipe, Report, Stream
+    from gradleak.inversion.training import Watcher
+    from gradleak.targets import Target
+
+app = typer.Typer(name="invert", help="Train inverters for the attacks lti and lti-p.", no_args_is_help=True)
+
+
+@app.command(
+    epilog="Example: gradleak invert train --model lti-lm --task causal-lm --text wiki.txt --pseudo --defense sign "
+    "-o inverters/sign"
+)
+@with_groups
+def train(
+    *,
+    output: i.Folder,
+    text: i.AuxiliaryChoice,
+    model: ModelChoice,
+    client: Annotated[ClientChoice, Without("fedavg")],
+    seed: o.Seed = 0,
+    inverter: i.InverterChoice,
+    json_file: o.JsonFile = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train a network that maps the gradients of a model to text, under the defenses given (Learning to Invert).
+
+    It makes the gradients itself, as it goes, from the attacker's own text. Stopped at any moment, the same command
+    goes on where it was. Use it with: gradleak attack --attack lti --set inverter=DIR
+    """
+    _check_folder(output)
+    check_output(json_file)
+    written = [("--output", output / name) for name in ("inverter.safetensors", "checkpoint.safetensors", "CARD.md")]
+    check_overwriting([*written, ("--json", json_file)], (text.text, text.other, text.held_out, model.model))
+    sender, rate = client.read(), inverter.rate
+    target = model.load(seed)
+    from gradleak.inversion import checkpoint_rate, choose_rate, train_inverter
+
+    recipe = inverter.recipe(target, sender, seed)
+    screen = Screen(quiet)
+    stream, unseen = text.streams(target, recipe)
+    if rate is None:
+        recipe = replace(recipe, lr=checkpoint_rate(output) or choose_rate(target, recipe, stream, unseen))
+    _overview(screen, target, recipe, stream, unseen, output)
+    began = time.monotonic()
+    try:
+        with _watched(screen) as watch:
+            trained = train_inverter(target, recipe, stream, unseen, output, watch)
+    except KeyboardInterrupt:
+        screen.line(f"interrupted: the same command goes on from the checkpoint in {output}", "yellow")
+        raise typer.Exit(INTERRUPTED) from None
+    seconds = time.monotonic() - began
+    card = trained.card
+    screen.result(
+        f"{card.accuracy:.1f} % of held-out tokens after {card.samples:,} examples and {clock(seconds)}: {output}"
+    )
+    screen.line(f"use it: gradleak attack --attack {'lti-p' if text.pseudo else 'lti'} --set inverter={output}")
+    write_json(
+        json_file,
+        {"schema": 1, "inverter": str(output), **asdict(card), "seconds": seconds, "version": __version__},
+    )
+
+
+def _check_folder(path: Path) -> None:
+    if path.is_file():
+        raise GradleakError(f"{path} is a file; give a folder for the inverter")
+    try_writing(path, folder=path)
+
+
+def _overview(screen: Screen, target: Target, recipe: Recipe, stream: Stream, unseen: Stream, output: Path) -> None:
+    lengths = f"{recipe.tokens}" if recipe.shortest == recipe.tokens else f"{recipe.shortest} to {recipe.tokens}"
+    sent = recipe.sent(target)
+    values = sum(target.parameters[name].numel() for name in sent)
+    screen.overview(
+        [
+            ("model", f"{target.name} ({target.task}), {target.device.type}"),
+            (
+                "clients send",
+                f"{len(sent)} tensors, {values:,} values; batches of {recipe.sequences} × {lengths} tokens",
+            ),
+            ("defenses", ", ".join(map(str, recipe.defenses)) or "none"),
+            ("learns from", stream.words),
+            ("tested on", f"{unseen.size:,} sentences"),
+            ("reads", f"{recipe.reduction}, {recipe.share:g} of what is sent at most"),
+            ("network", f"hidden {', '.join(map(str, recipe.hidden))}, answers with {recipe.output}"),
+            ("training", f"Adam, lr {recipe.lr:g}, batch {recipe.batch}, at most {recipe.epochs} epochs"),
+            ("folder", str(output)),
+        ]
+    )
+
+
+@contextmanager
+def _watched(screen: Screen) -> Iterator[Watcher]:
+    """Show progress: a bar on a terminal, a line now and then in a pipe, nothing if quiet."""
+    if screen.quiet:
+        yield lambda report: None
+        return
+    if not screen.rich:
+        printed = [time.monotonic()]
+
+        def print_line(report: Report) -> None:
+            if time.monotonic() - printed[0] >= PLAIN_INTERVAL:
+                printed[0] = time.monotonic()
+                screen.line(_position(report))
+
+        yield print_line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    bar = Progress(BarColumn(), TextColumn("{task.description}"), console=screen.console, transient=True)
+    number = bar.add_task("starting …", total=1)
+
+    def draw(report: Report) -> None:
+        bar.update(number, total=report.total, completed=report.samples, description=_position(report))
+
+    with bar:
+        yield draw
+
+
+def _position(report: Report) -> str:
+    found = "" if report.accuracy is None else f"  held-out {report.accuracy:.1f} %"
+    return (
+        f"{report.samples:,} of {report.total:,} examples  loss {report.loss:.3f}{found}  "
+        f"{clock(report.seconds_left)} left"
+    )

@@ -1,0 +1,1 @@
+"""What the commands show and write: the screen, live progress, highlights, JSON files."""

@@ -1,0 +1,1 @@
+"""The networks of Learning to Invert: features of a gradient in, tokens out; trained by `gradleak.inversion`."""

@@ -1,0 +1,1 @@
+"""What an update gives away in closed form: its tokens, lengths and labels, and how it was made."""

@@ -1,0 +1,1 @@
+"""Fused kernels for a GPU, and the choice between them and plain torch."""

@@ -1,0 +1,1 @@
+"""Optimisation of guesses at private batches: descent on embeddings, starts, token orders, many victims at once."""

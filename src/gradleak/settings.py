@@ -1,0 +1,156 @@
+"""Settings: typed hyperparameters, declared once with their meaning, unit, bounds and the paper's value.
+
+A class with settings is a dataclass whose fields are made by `setting`. From that one declaration come the checks of
+values that Python code, a study file or `--set` gives, what `gradleak list` shows, and the tables of the documentation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gradleak.errors import GradleakError, unknown_name
+
+_KEY = "gradleak.setting"
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_KINDS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def setting(
+    default: Any,  # noqa: ANN401 - a value of the field's type
+    meaning: str,
+    *,
+    unit: str = "",
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    paper: str = "",
+) -> Any:  # noqa: ANN401 - a dataclass field, which a type checker takes for the value
+    """Declare a setting as a field of a dataclass.
+
+    For example `steps: int = setting(2_500, "steps of the descent", least=1, paper="LAMP, appendix D")`.
+
+    Args:
+        default: the value where none is given; for a published attack the paper's.
+        meaning: what it does, in one line.
+        unit: what it is counted in.
+        least: the smallest value that it may have.
+        above: it must be larger than this.
+        most: the largest value that it may have.
+        paper: where the value comes from, or how the paper's differs.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata={
+            _KEY: {"meaning": meaning, "unit": unit, "least": least, "above": above, "most": most, "paper": paper}
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting of a class: its type, default, meaning, unit, bounds and origin.
+
+    Attributes:
+        name: the field's name.
+        kind: bool, int, float or str.
+        optional: whether it may be None.
+        choices: the texts that it may be; empty for any.
+        default: the value where none is given.
+        meaning: what it does.
+        unit: what it is counted in.
+        least: the smallest value that it may have.
+        above: it must be larger than this.
+        most: the largest value that it may have.
+        paper: where the value comes from.
+    """
+
+    name: str
+    kind: type
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    meaning: str = ""
+    unit: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    paper: str = ""
+
+    @property
+    def range(self) -> str:
+        """The values that it may have, in words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        bounds = [("at least", self.least), ("above", self.above), ("at most", self.most)]
+        return ", ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+    def parse(self, text: str) -> Any:  # noqa: ANN401 - a value of the setting's type
+        """Read a value that was given as text."""
+        if self.optional and text.lower() == "none":
+            return None
+        try:
+            value = _BOOLEANS[text.lower()] if self.kind is bool else self.kind(text)
+        except (ValueError, KeyError):
+            raise self._refused(text) from None
+        if isinstance(value, float) and not isfinite(value):
+            raise self._refused(text)
+        return value
+
+    def check(self, value: object) -> None:
+        """Raise a GradleakError if a value is not within the bounds."""
+        if self.choices and value not in self.choices:
+            raise unknown_name(self.name, str(value), self.choices)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        if self.least is not None and value < self.least:
+            raise GradleakError(f"{self.name} must be at least {self.least:g}, not {value:g}")
+        if self.above is not None and not value > self.above:
+            raise GradleakError(f"{self.name} must be above {self.above:g}, not {value:g}")
+        if self.most is not None and value > self.most:
+            raise GradleakError(f"{self.name} must be at most {self.most:g}, not {value:g}")
+
+    def fits(self, value: object) -> bool:
+        """Tell whether a value is of the setting's type; a whole number may stand for any other number."""
+        if value is None:
+            return self.optional
+        if self.kind is bool or isinstance(value, bool):
+            return self.kind is bool and isinstance(value, bool)
+        return isinstance(value, int | float if self.kind is float else self.kind)
+
+    def _refused(self, text: str) -> GradleakError:
+        kind = "a number or none" if self.optional else _KINDS[self.kind]
+        return GradleakError(f"setting {self.name} takes {kind}, not '{text}'")
+
+
+@cache
+def settings_of(kind: type) -> Mapping[str, Setting]:
+    """Return the settings of a dataclass by name, in the order in which they are declared."""
+    hints = get_type_hints(kind)
+    return {field.name: _setting(field, hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def check_settings(instance: object) -> None:
+    """Raise a GradleakError if a setting of an object is not within its bounds."""
+    kind: type = type(instance)
+    for name, one in settings_of(kind).items():
+        one.check(getattr(instance, name))
+
+
+def _setting(field: dataclasses.Field[Any], hint: Any) -> Setting:  # noqa: ANN401 - a type hint
+    options = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
+    optional, (plain, *_) = NoneType in options, [*(options - {NoneType})]
+    choices = get_args(plain) if get_origin(plain) is Literal else ()
+    return Setting(
+        name=field.name,
+        kind=str if choices else plain,
+        optional=optional,
+        choices=choices,
+        default=field.default,
+        **field.metadata.get(_KEY, {}),
+    )

@@ -1,0 +1,1 @@
+"""How a study runs: the driver, the worker, and the executors that cells are handed to."""

@@ -1,0 +1,260 @@
+"""The store: one SQLite file that holds a study's records, a transaction per cell."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gradleak.errors import GradleakError
+from gradleak.studies.definition.cells import Cell, setting_of
+from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
+from gradleak.studies.records.stale import Recorded
+from gradleak.version import __version__
+
+SCHEMA = 1
+APPLICATION = 0x67_6C_65_61  # "glea": how SQLite files of this kind are told from others
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE cells (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, config TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('done', 'failed')), error TEXT, attempts INTEGER NOT NULL,
+    seconds REAL, finished_at TEXT NOT NULL, version TEXT NOT NULL, model_hash TEXT, machine TEXT
+);
+CREATE TABLE sentences (
+    cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL, position INTEGER NOT NULL,
+    reference TEXT NOT NULL, reconstruction TEXT, label INTEGER,
+    rouge1 REAL, rouge2 REAL, rougeL REAL, exact REAL, token_accuracy REAL, loss REAL
+);
+CREATE UNIQUE INDEX sentences_of_cell ON sentences (cell_id, batch, position);
+CREATE TABLE utility (
+    cell_id TEXT PRIMARY KEY REFERENCES cells (id),
+    mcc REAL, accuracy REAL, loss REAL, epsilon REAL, steps INTEGER, examples INTEGER
+);
+"""
+# Files made before have no such table: it is added when they are opened to be written.
+BATCHES = """
+CREATE TABLE IF NOT EXISTS batches (
+    cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL,
+    returned INTEGER, exact INTEGER, surplus INTEGER, unrepresentable INTEGER,
+    PRIMARY KEY (cell_id, batch)
+);
+"""
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """A cell that failed: how often, and why the last time."""
+
+    attempts: int
+    error: str
+
+
+class Store:
+    """A study's records.
+
+    Args:
+        path: the file; it is made if it is not there.
+
+    Raises:
+        GradleakError: if the file is something else, or was written by a newer gradleak.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        except sqlite3.Error as error:
+            raise GradleakError(f"{path} cannot be opened: {error}") from None
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self.close()
+            raise GradleakError(f"{path} cannot be read as study records: {error}") from None
+        except GradleakError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    def meta(self) -> dict[str, str]:
+        """Return what is known about the study."""
+        return dict(self._connection.execute("SELECT key, value FROM meta"))
+
+    def done(self) -> set[str]:
+        """Return the ids of the finished cells."""
+        return {row[0] for row in self._connection.execute("SELECT id FROM cells WHERE status = 'done'")}
+
+    def failed(self) -> dict[str, Attempted]:
+        """Return the cells that failed so far, by id."""
+        rows = self._connection.execute("SELECT id, attempts, error FROM cells WHERE status = 'failed'")
+        return {cell: Attempted(attempts, error) for cell, attempts, error in rows}
+
+    def recorded(self) -> list[Recorded]:
+        """Return all cells, done and failed, without their results."""
+        rows = self._connection.execute("SELECT id, config, status, attempts, error, version FROM cells ORDER BY id")
+        return [
+            Recorded(name, setting_of(config), config.get("hashes"), status == "done", attempts, error or "", version)
+            for name, config, status, attempts, error, version in (
+                (row[0], json.loads(row[1]), *row[2:]) for row in rows
+            )
+        ]
+
+    def paces(self) -> dict[tuple[str, str], tuple[int, float]]:
+        """Return for each kind and attack the number of finished cells and their mean seconds."""
+        rows = self._connection.execute(
+            "SELECT kind, coalesce(json_extract(config, '$.attack.name'), ''), count(*), avg(seconds) "
+            "FROM cells WHERE status = 'done' GROUP BY 1, 2"
+        )
+        return {(kind, attack): (count, seconds) for kind, attack, count, seconds in rows}
+
+    def sentences(self, cell: str) -> list[Sentence]:
+        """Return the sentences of an attack cell, in order."""
+        names = [field.name for field in fields(Sentence)]
+        rows = self._connection.execute(
+            f"SELECT {', '.join(names)} FROM sentences WHERE cell_id = ? ORDER BY batch, position", (cell,)
+        )
+        return [Sentence(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def batches(self, cell: str) -> list[BatchRecord]:
+        """Return what holds for the batches of an attack cell, in order; nothing of cells recorded before."""
+        names = [field.name for field in fields(BatchRecord)]
+        rows = self._connection.execute(
+            f"SELECT {', '.join(names)} FROM batches WHERE cell_id = ? ORDER BY batch", (cell,)
+        )
+        return [BatchRecord(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def utility(self, cell: str) -> UtilityRecord | None:
+        """Return what came out of a utility cell."""
+        names = [field.name for field in fields(UtilityRecord)]
+        row = self._connection.execute(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,)).fetchone()
+        return None if row is None else UtilityRecord(**dict(zip(names, row, strict=True)))
+
+    # --- what is added -----------------------------------------------------------------------------------------------
+
+    def describe(self, facts: Mapping[str, str]) -> None:
+        """Write down what is known about the study."""
+        with self._transaction():
+            self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
+
+    def record(self, cell: Cell, outcome: Outcome, attempts: int, replaces: Sequence[str] = ()) -> None:
+        """Write down a finished cell, all of it or nothing, in place of the stale records of these ids."""
+        with self._transaction():
+            self._forget(replaces)
+            self._put(cell, "done", None, attempts, outcome)
+            self._connection.executemany(
+                f"INSERT INTO sentences (cell_id, {_names(Sentence)}) VALUES (?, {_marks(Sentence)})",
+                [(cell.id, *astuple(sentence)) for sentence in outcome.sentences],
+            )
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO batches (cell_id, {_names(BatchRecord)}) VALUES (?, {_marks(BatchRecord)})",
+                [(cell.id, *astuple(batch)) for batch in outcome.batches],
+            )
+            if outcome.utility is not None:
+                self._connection.execute(
+                    f"INSERT INTO utility (cell_id, {_names(UtilityRecord)}) VALUES (?, {_marks(UtilityRecord)})",
+                    (cell.id, *astuple(outcome.utility)),
+                )
+
+    def record_failure(self, cell: Cell, failure: Failure, attempts: int, replaces: Sequence[str] = ()) -> None:
+        """Write down that a cell failed, in place of the stale records of these ids."""
+        with self._transaction():
+            self._forget(replaces)
+            self._put(cell, "failed", failure.error, attempts, None)
+
+    def forget_failures(self) -> None:
+        """Forget the cells that failed, so that they start afresh."""
+        with self._transaction():
+            self._connection.execute("DELETE FROM cells WHERE status = 'failed'")
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        for table, column in (("sentences", "cell_id"), ("utility", "cell_id"), ("cells", "id")):
+            self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(name,) for name in ids])
+
+    def _put(self, cell: Cell, status: str, error: str | None, attempts: int, outcome: Outcome | None) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                cell.id,
+                cell.kind,
+                json.dumps(cell.config, ensure_ascii=False),
+                status,
+                error,
+                attempts,
+                outcome.seconds if outcome else None,
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                outcome.version if outcome else __version__,
+                outcome.model_hash if outcome else None,
+                json.dumps(dict(outcome.machine)) if outcome else None,
+            ),
+        )
+
+    # --- the file ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        application, version = (self._pragma(name) for name in ("application_id", "user_version"))
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application != APPLICATION and tables:
+            raise GradleakError(f"{self.path} is a database of other software, not a file of study records")
+        if application == APPLICATION and version > SCHEMA:
+            raise GradleakError(
+                f"{self.path} was written by a newer gradleak (schema {version}, here {SCHEMA}): "
+                "pip install --upgrade gradleak"
+            )
+        self._pragma("journal_mode = WAL")
+        self._pragma("synchronous = FULL")
+        if not tables:
+            self._create()
+        self._connection.execute(BATCHES)
+
+    def _create(self) -> None:
+        with self._transaction():
+            for statement in filter(str.strip, TABLES.split(";")):
+                self._connection.execute(statement)
+            self._connection.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+            self._pragma(f"application_id = {APPLICATION}")
+            self._pragma(f"user_version = {SCHEMA}")
+
+    def _pragma(self, text: str) -> Any:  # noqa: ANN401
+        row = self._connection.execute(f"PRAGMA {text}").fetchone()
+        return row[0] if row else None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of the body's writing, or none of it."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back itself, as it does on a full disk
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise GradleakError(f"{self.path} cannot be written: {error}") from None
+            raise
+
+
+def _names(kind: type[Any]) -> str:
+    return ", ".join(field.name for field in fields(kind))
+
+
+def _marks(kind: type[Any]) -> str:
+    return ", ".join("?" for _ in fields(kind))

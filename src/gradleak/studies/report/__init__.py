@@ -1,0 +1,1 @@
+"""What is shown of a study: summaries, intervals, the papers' own figures, plots."""
