@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradleak.attacks import Tag, Victim
+from gradleak.attacks import Tag
 from gradleak.defenses import Defense, defend_each, parse_defense
-from gradleak.exchange import Knowledge, Update
+from gradleak.exchange import Knowledge, Reporter, Update, Victim
 from gradleak.inversion import PAPER, AuxiliaryText, Course, Examples, Learner, PseudoText, Recipe, Stream
 from gradleak.inversion.learner import best_orders, take_order
 from gradleak.inversion.streams import Shape, cut_texts, mixed, random_stream
 from gradleak.matching import L2L1, Distance, Sign
-from gradleak.optimisation.descent import Guess
+from gradleak.optimisation.cohort import Cohort
 from gradleak.priors import marginal_of_tokens
 from gradleak.targets import Target, Tokens, load_target
 
@@ -227,9 +227,11 @@ class AdaptedTag(Tag):
 
     defense: str = "none"
 
-    def _first_guess(self, target: Target, victims: Sequence[Victim]) -> tuple[Guess, list[list[str]]]:
-        guess, notes = super()._first_guess(target, victims)
-        return replace(guess, embeddings=guess.embeddings * target.word_embeddings.std()), notes
+    def cohort(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> Cohort:
+        """Return the victims with Gaussian embeddings of the size of the target's own."""
+        cohort = super().cohort(target, victims, reporter)
+        cohort.guess = replace(cohort.guess, embeddings=cohort.guess.embeddings * target.word_embeddings.std())
+        return cohort
 
     def distance(self) -> Distance:
         """Equation 3 for signs, and the non-zero entries for pruning."""

@@ -17,7 +17,7 @@ from gradleak.attacks.base import NEEDS
 from gradleak.errors import GradleakError
 from gradleak.exchange import FACTS, Knowledge, Progress, Reconstruction, Update
 from gradleak.federation import Client, FedAvg
-from gradleak.optimisation.guess import impossible_words
+from gradleak.optimisation.slots import impossible_words
 from gradleak.targets import Target, Task
 from gradleak.version import __version__
 

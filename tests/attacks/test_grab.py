@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,15 +13,17 @@ from torch import Tensor
 
 from conftest import small_target
 from gradleak.attacks import Finding, Grab, Victim
-from gradleak.attacks.grab import _Frame
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.federation import Client
-from gradleak.matching import L2L1, Cosine
+from gradleak.matching import L2L1, Cosine, candidate_gradients
 from gradleak.metrics import score_tokens
-from gradleak.optimisation.descent import Descender, Guess, rearrange_mask
-from gradleak.optimisation.substitutions import Choices
+from gradleak.optimisation import beam_reorder
+from gradleak.optimisation.cohort import Cohort
+from gradleak.optimisation.descent import Descender
+from gradleak.optimisation.guess import rearrange_mask
+from gradleak.optimisation.substitutions import SequenceVariants, Substitutions
 from gradleak.targets import Target, load_target
 from gradleak.targets.dropout import dropout_sites
 
@@ -34,11 +37,10 @@ def capture(target: Target, texts: list[str], **client: Any) -> Update:
     return Client(target, **client).update(texts, [number % 2 for number in range(len(texts))])
 
 
-def first_guess(attack: Grab, target: Target, known: Knowledge, texts: list[str]) -> tuple[Guess, list[Victim]]:
+def first_cohort(attack: Grab, target: Target, known: Knowledge, texts: list[str]) -> Cohort:
     update = capture(target, texts, dropout=True)
     victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
-    guess, _ = attack._first_guess(target, victims)
-    return attack._with_masks(target, guess, victims), victims
+    return attack.cohort(target, victims, Reporter())
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2", "textcnn", "lstm"])
@@ -46,10 +48,11 @@ def test_every_family_that_drops_has_its_masks_learnt(family: str) -> None:
     target = small_target(family)
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
     attack = Grab(**SMALL, first_masks="mean", optimizer="adam")  # AdamW moves masks without a slope, too
-    guess, victims = first_guess(attack, target, known, TEXTS)
+    cohort = first_cohort(attack, target, known, TEXTS)
+    guess = cohort.guess
     assert set(guess.dropout) == set(dropout_sites(target, guess.slots.mask.shape[-1]))
     assert all((mask == 1 - guess.sites[name].rate).all() for name, mask in guess.dropout.items())
-    descender = Descender(target, attack._matcher(target, victims), guess, attack._descent(5))
+    descender = Descender(target, cohort.matcher, guess, attack.descent(5))
     descender.run(5)
     learnt = descender.now.dropout
     assert all(((mask >= 0) & (mask <= 1)).all() for mask in learnt.values())
@@ -61,8 +64,9 @@ def test_masks_take_steps_of_their_own_size(speed: float) -> None:
     target = small_target("bert")
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
     attack = Grab(**SMALL, optimizer="adam", first_masks="mean", mask_speed=speed)
-    guess, victims = first_guess(attack, target, known, TEXTS)
-    descender = Descender(target, attack._matcher(target, victims), guess, attack._descent(1))
+    cohort = first_cohort(attack, target, known, TEXTS)
+    guess = cohort.guess
+    descender = Descender(target, cohort.matcher, guess, attack.descent(1))
     descender.run(1)  # the first step of Adam is as long as the learning rate, whatever the slope
     steps = [(descender.now.dropout[name] - mask).abs().max() for name, mask in guess.dropout.items()]
     assert float(max(steps)) == pytest.approx(attack.lr * speed, rel=1e-3)
@@ -74,8 +78,7 @@ def test_masks_are_drawn_at_the_clients_rate_and_from_a_victims_own_stream() -> 
     texts = ["the old man walked slowly home and never came back again"]
     known = Knowledge(labels=[0], lengths=target.encode(texts).lengths, dropout=0.1)
     attack = Grab(**SMALL, first_masks="bernoulli")
-    guess, _ = first_guess(attack, target, known, texts)
-    again, _ = first_guess(attack, target, known, texts)
+    guess, again = (first_cohort(attack, target, known, texts).guess for _ in range(2))
     entries = torch.cat([mask.flatten() for mask in guess.dropout.values()])
     assert set(entries.tolist()) == {0.0, 1.0}
     assert float(entries.mean()) == pytest.approx(0.9, abs=0.02)
@@ -91,7 +94,7 @@ def test_masks_are_learnt_where_the_client_may_drop(
 ) -> None:
     target = small_target("bert")
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=told)
-    guess, _ = first_guess(Grab(**SMALL | settings), target, known, TEXTS)
+    guess = first_cohort(Grab(**SMALL | settings), target, known, TEXTS).guess
     assert bool(guess.dropout) is expected
 
 
@@ -111,8 +114,8 @@ def test_masks_at_their_mean_are_no_dropout() -> None:
     target = small_target("bert", dtype=torch.float64)
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
     attack = Grab(**SMALL, first_masks="mean")
-    guess, victims = first_guess(attack, target, known, TEXTS)
-    matcher = attack._matcher(target, victims)
+    cohort = first_cohort(attack, target, known, TEXTS)
+    guess, matcher = cohort.guess, cohort.matcher
     without = matcher(replace(guess, dropout={}).candidates(target))
     assert float(matcher(guess.candidates(target))) == pytest.approx(float(without), rel=1e-9)
 
@@ -122,13 +125,12 @@ def test_the_true_masks_and_words_have_no_distance() -> None:
     target = small_target("bert", dtype=torch.float64)
     known = Knowledge(labels=[0, 1], lengths=target.encode(TEXTS).lengths, dropout=0.1)
     attack = Grab(**SMALL, first_masks="bernoulli")
-    guess, victims = first_guess(attack, target, known, TEXTS)
-    truth = replace(guess, embeddings=target.embed(target.encode(TEXTS).ids)[None, None])
-    from gradleak.matching import candidate_gradients
-
-    names = [name for name in victims[0].gradient if name not in target.word_parameters]
+    cohort = first_cohort(attack, target, known, TEXTS)
+    (victim,) = cohort.victims
+    truth = replace(cohort.guess, embeddings=target.embed(target.encode(TEXTS).ids)[None, None])
+    names = [name for name in victim.gradient if name not in target.word_parameters]
     gradient = {n: g[0, 0] for n, g in candidate_gradients(target, truth.candidates(target), names).items()}
-    matcher = attack._matcher(target, [replace(victims[0], gradient=gradient)])
+    matcher = attack.cohort(target, [replace(victim, gradient=gradient)], Reporter()).matcher
     assert float(matcher(truth.candidates(target))) < 1e-12
     assert float(matcher(replace(truth, dropout={}).candidates(target))) > 1e-6
 
@@ -136,33 +138,33 @@ def test_the_true_masks_and_words_have_no_distance() -> None:
 # --- beam search over a sequence -----------------------------------------------------------------------------------
 
 
-def frame(target: Target, length: int, room: int, *, may_end: bool) -> tuple[_Frame, Tensor]:
+def variants(target: Target, length: int, room: int, *, may_end: bool) -> tuple[SequenceVariants, Tensor]:
     known = Knowledge(labels=[0], lengths=[length])
-    guess, _ = first_guess(Grab(**SMALL, learn_dropout=False), target, known, TEXTS[:1])
+    guess = first_cohort(Grab(**SMALL, learn_dropout=False), target, known, TEXTS[:1]).guess
     padded = room - length
     slots = type(guess.slots)(*(torch.nn.functional.pad(t, (0, padded)) for t in vars(guess.slots).values()))
     order = torch.where(slots.mask[:, 0], torch.arange(room), -1)
-    choices = Choices(target, replace(guess, slots=slots), slots.ids[..., None])
-    return _Frame(choices, torch.tensor([room]), may_end=may_end), order
+    substitutions = Substitutions(target, replace(guess, slots=slots), slots.ids[..., None])
+    return SequenceVariants(substitutions, torch.tensor([room]), may_end=may_end), order
 
 
 def test_every_token_is_tried_at_a_place() -> None:
-    found, order = frame(small_target("bert"), 5, 5, may_end=False)
-    tried = found.substitute(order, 2)[0].tolist()
+    found, order = variants(small_target("bert"), 5, 5, may_end=False)
+    tried = found.at(order, 2)[0].tolist()
     assert tried == [[0, 1, 1, 3, 4], [0, 1, 2, 3, 4], [0, 1, 3, 3, 4]]
 
 
 def test_a_sequence_may_end_at_a_place_or_grow_by_one() -> None:
-    found, order = frame(small_target("bert"), 4, 6, may_end=True)
+    found, order = variants(small_target("bert"), 4, 6, may_end=True)
     assert order.tolist() == [[[0, 1, 2, 3, -1, -1]]] or order.tolist() == [[0, 1, 2, 3, -1, -1]]
     order = order.view(1, 1, 6)
-    ended = found.substitute(order, 2)[0].tolist()
+    ended = found.at(order, 2)[0].tolist()
     assert [0, 1, 3, -1, -1, -1] in ended  # the closing token at place 2
-    grown = found.substitute(order, 3)[0].tolist()
+    grown = found.at(order, 3)[0].tolist()
     assert [0, 1, 2, 1, 3, -1] in grown  # a token at place 3, the closing one after it
-    assert found.substitute(order, 4)[0].unique(dim=0).tolist() == [[0, 1, 2, 3, -1, -1]]  # no gaps
+    assert found.at(order, 4)[0].unique(dim=0).tolist() == [[0, 1, 2, 3, -1, -1]]  # no gaps
     longest = torch.tensor([[[0, 1, 2, 1, 2, 3]]])
-    assert not any(o[5] not in (-1, 3) for o in found.substitute(longest, 4)[0].tolist())  # the closing one is the last
+    assert not any(o[5] not in (-1, 3) for o in found.at(longest, 4)[0].tolist())  # the closing one is the last
 
 
 def test_known_lengths_stay() -> None:
@@ -191,11 +193,10 @@ def test_lengths_that_are_not_told_are_found_with_the_words() -> None:
     known = Knowledge(labels=[0, 1], batch_size=2, longest=longest, dropout=0.0)
     attack = Grab(**SMALL | {"permutations": 2, "passes": 3, "beams": 4})
     victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
-    guess, _ = attack._first_guess(target, victims)
+    cohort = attack.cohort(target, victims, Reporter())
     words = target.encode(["my father lost all his money", "he ran ran he ran he"]).ids[None, None]
-    matcher = attack._matcher(target, victims)
-    start = attack._nearest_words(target, matcher, replace(guess, embeddings=target.embed(words)))
-    found = attack._discrete(target, matcher, start, victims, start.slots.mask[:, 0].sum(dim=2))
+    start = cohort.nearest_words(replace(cohort.guess, embeddings=target.embed(words)))
+    found = attack.discrete(cohort, start, start.slots.mask[:, 0].sum(dim=2))
     ids, _ = found.words(target)
     mask = found.slots.mask[0, 0]
     assert [target.decode(row[keep].tolist()) for row, keep in zip(ids[0, 0], mask, strict=True)] == texts
@@ -209,18 +210,17 @@ def test_a_word_that_is_only_second_nearest_is_found_among_alternatives(alternat
     known = Knowledge(labels=[0], lengths=target.encode(texts).lengths, dropout=0.0)
     attack = Grab(**SMALL | {"permutations": 2, "passes": 2}, alternatives=alternatives)
     victims = [Victim(Client(target).update(texts, [0]).gradient(), known, torch.Generator().manual_seed(0))]
-    guess, _ = attack._first_guess(target, victims)
+    cohort = attack.cohort(target, victims, Reporter())
     both = target.embed(target.encode([*texts, "my father green his money"]).ids)
     right, wrong = torch.nn.functional.normalize(both, dim=-1)
-    between = replace(guess, embeddings=(0.9 * right + wrong)[None, None, None])
-    room = guess.slots.mask[:, 0].sum(dim=2)
-    found = attack._discrete(target, attack._matcher(target, victims), between, victims, room)
+    between = replace(cohort.guess, embeddings=(0.9 * right + wrong)[None, None, None])
+    found = attack.discrete(cohort, between, between.slots.mask[:, 0].sum(dim=2))
     ids = found.words(target)[0][0, 0, 0].tolist()
     assert (target.decode(ids) == texts[0]) is bool(alternatives)
 
 
-def several(target: Target, attack: Grab, texts: list[str], *, dropout: bool, told: bool) -> tuple[Guess, list[Victim]]:
-    """Return embeddings near the words of some texts in another order, a victim for each text."""
+def several(target: Target, attack: Grab, texts: list[str], *, dropout: bool, told: bool) -> Cohort:
+    """Return a victim for each text, with embeddings near its words in another order."""
     victims = []
     for number, text in enumerate(texts):
         lengths = target.encode([text]).lengths
@@ -232,10 +232,11 @@ def several(target: Target, attack: Grab, texts: list[str], *, dropout: bool, to
         )
         update = Client(target, dropout=dropout, seed=number).update([text], [0])
         victims.append(Victim(update.gradient(), known, torch.Generator().manual_seed(number)))
-    guess, _ = attack._first_guess(target, victims)
+    cohort = attack.cohort(target, victims, Reporter())
     encoded = target.encode(texts).ids[:, None, None]
-    near = target.embed(encoded.roll(1, dims=-1)) + 0.02 * guess.embeddings
-    return attack._with_masks(target, replace(guess, embeddings=near), victims), victims
+    near = target.embed(encoded.roll(1, dims=-1)) + 0.02 * cohort.guess.embeddings
+    cohort.guess = replace(cohort.guess, embeddings=near)
+    return cohort
 
 
 @pytest.mark.parametrize(("dropout", "told"), [(False, True), (True, True), (False, False)])
@@ -245,12 +246,10 @@ def test_victims_of_several_lengths_are_searched_as_each_is_alone(dropout: bool,
     attack = Grab(**SMALL | {"passes": 2})
     together: dict[int, Tensor] = {}
     for members in ([0, 1, 2], [0], [1], [2]):
-        guess, victims = several(target, attack, texts, dropout=dropout, told=told)
-        some = [victims[member] for member in members]
-        matcher = attack._matcher(target, some)
-        longest = int(guess.slots.mask[members].sum(dim=-1).max())
-        start = attack._nearest_words(target, matcher, guess.select(members).shortened(longest))
-        found = attack._discrete(target, matcher, start, some, start.slots.mask[:, 0].sum(dim=2))
+        some = several(target, attack, texts, dropout=dropout, told=told).select(members)
+        longest = int(some.guess.slots.mask.sum(dim=-1).max())
+        start = some.nearest_words(some.guess.shortened(longest))
+        found = attack.discrete(some, start, start.slots.mask[:, 0].sum(dim=2))
         ids = found.words(target)[0].masked_fill(~found.slots.mask, -1)
         for place, member in enumerate(members):
             alone = ids[place, 0, 0, : int(found.slots.mask[place].sum())]
@@ -303,18 +302,17 @@ def test_no_place_is_tried_that_a_victim_does_not_have(monkeypatch: pytest.Monke
     target = small_target("bert")
     texts = ["a dog", "the big red cat ran on a red mat ."]
     attack = Grab(**SMALL | {"permutations": 3, "beams": 2})
-    guess, victims = several(target, attack, texts, dropout=False, told=True)
-    room = guess.slots.mask[:, 0].sum(dim=2)
+    cohort = several(target, attack, texts, dropout=False, told=True)
+    room = cohort.guess.slots.mask[:, 0].sum(dim=2)
     scored: list[int] = []
-    score = Grab._choice_losses
+    score = beam_reorder.substitution_losses
 
-    def counted(self: Grab, matcher: Any, alone: Choices, tried: Tensor) -> Tensor:
+    def counted(matcher: Any, alone: Substitutions, tried: Tensor) -> Tensor:
         scored.append(tried[..., 0].numel())
-        return score(self, matcher, alone, tried)
+        return score(matcher, alone, tried)
 
-    monkeypatch.setattr(Grab, "_choice_losses", counted)
-    matcher = attack._matcher(target, victims)
-    attack._discrete(target, matcher, attack._nearest_words(target, matcher, guess), victims, room)
+    monkeypatch.setattr(beam_reorder, "substitution_losses", counted)
+    attack.discrete(cohort, cohort.nearest_words(cohort.guess), room)
     # For each victim its own order and those drawn, then at each of its words every one of them in both beams.
     assert sum(scored) == sum(1 + 3 + 2 * words**2 for words in (room.flatten() - 2).tolist())
 
@@ -323,12 +321,12 @@ def test_no_place_is_tried_that_a_victim_does_not_have(monkeypatch: pytest.Monke
 def test_rounds_go_on_for_those_that_have_not_arrived(stop: Literal["settled", "no-gain"]) -> None:
     target = small_target("bert")
     attack = Grab(**SMALL, stop=stop)
-    before, victims = several(target, attack, ["a cat sat", "a dog ran"], dropout=False, told=True)
-    words = attack._nearest_words(target, attack._matcher(target, victims), before)
+    cohort = several(target, attack, ["a cat sat", "a dog ran"], dropout=False, told=True)
+    before, words = cohort.guess, cohort.nearest_words(cohort.guess)
     order = torch.tensor([[0, 1, 2, 3, 4], [0, 2, 1, 3, 4]])[:, None, None]
     searched = replace(words.rearranged(order), losses=words.losses + torch.tensor([[-1.0], [0.0]]))
-    assert attack._go_on(before, words, searched) == ([True, True] if stop == "settled" else [True, False])
-    assert attack._go_on(words, words, searched) == ([False, True] if stop == "settled" else [True, False])
+    assert attack.converged(before, words, searched) == ([False, False] if stop == "settled" else [False, True])
+    assert attack.converged(words, words, searched) == ([True, False] if stop == "settled" else [False, True])
 
 
 # --- defenses ------------------------------------------------------------------------------------------------------
@@ -356,7 +354,7 @@ def test_the_distance_follows_what_was_done_to_the_update(
     if defense:
         update = defend(update, [parse_defense(defense)], torch.Generator().manual_seed(0))
     victim = Victim(update.gradient(), Knowledge(defenses=[defense] if defense else None), torch.Generator())
-    distance = Grab(**SMALL | settings)._matcher(target, [victim]).distance
+    distance = Grab(**SMALL | settings).distance_to(target, victim)
     assert (distance.kept_only, distance.normalised) == (kept_only, normalised)
     assert isinstance(distance, Cosine if settings.get("cosine") else L2L1)
 
@@ -375,6 +373,10 @@ def test_a_batch_of_many_runs() -> None:
     known = Knowledge(batch_size=64, longest=max(target.encode(texts).lengths))
     result = Grab(**SMALL | {"steps": 2, "rounds": 1})(target, capture(target, texts, dropout=True), known)
     assert len(result.token_ids) == 64
+    assert all(target.min_length <= len(ids) <= (known.longest or 0) for ids in result.token_ids)
+    assert math.isfinite(result.loss)
+    assert result.labels is not None
+    assert len(result.labels) == 64
 
 
 @pytest.mark.slow

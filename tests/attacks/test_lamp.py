@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,18 @@ import torch
 from torch import Tensor
 
 from conftest import small_target
-from gradleak.attacks import Lamp, LampL2L1, Victim, hybrid
-from gradleak.attacks.dlg import Dlg
-from gradleak.attacks.lamp import _Running
+from gradleak.attacks import Dlg, Lamp, LampL2L1, Victim, lamp
 from gradleak.exchange import Knowledge, Reporter, Update
 from gradleak.federation import Client
 from gradleak.matching import Matcher
 from gradleak.metrics import score_tokens
-from gradleak.optimisation.descent import Descender, Guess
+from gradleak.optimisation import reorder, word_order
+from gradleak.optimisation.cohort import Cohort
+from gradleak.optimisation.descent import Descender
+from gradleak.optimisation.guess import Guess
+from gradleak.optimisation.reorder import best_neighbours, best_orders, order_losses, put_in_order
+from gradleak.optimisation.start import best_sample
+from gradleak.priors import Prior
 from gradleak.search import neighbour_orders
 from gradleak.targets import Target, Task, load_target
 
@@ -31,14 +36,20 @@ def capture(target: Target, texts: list[str], embeddings: str = "frozen") -> tup
     return update, Knowledge(labels=labels, lengths=target.encode(texts).lengths)
 
 
-@pytest.mark.parametrize("discrete", ["alternate", "end", "none"])
 @pytest.mark.parametrize("kind", [Lamp, LampL2L1])
-def test_every_ablation_gives_a_text_of_the_right_length(kind: type[Lamp], discrete: str) -> None:
+def test_every_ablation_changes_where_the_descent_ends(kind: type[Lamp], monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
     update, known = capture(target, TEXTS)
-    for changes in ({}, {"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"polish": 0}):
-        result = kind(**{**SMALL, **changes, "discrete": discrete})(target, update, known)
-        assert [len(ids) for ids in result.token_ids] == list(known.lengths or ())
+    parts: list[dict[str, Any]] = [{}, {"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"discrete": "end"}, {"discrete": "none"}]
+    ends = []
+    for changes in parts:
+        attack = kind(**{**SMALL, "lr": 0.1, "alpha_lm": 100.0, **changes})
+        cohort = attack.cohort(target, [Victim(update.gradient(), known, torch.Generator().manual_seed(0))], Reporter())
+        with monkeypatch.context() as patch:
+            patch.setattr(Lamp, "cohort", lambda *_, cohort=cohort: cohort)
+            attack.run(target, cohort.victims, Reporter())
+        ends.append(cohort.descender.now.embeddings)
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(ends, 2))
 
 
 @pytest.mark.parametrize(("discrete", "when"), [("alternate", [10, 20, 25]), ("end", [25, 25, 25]), ("none", [])])
@@ -70,7 +81,7 @@ def test_the_start_is_the_best_of_many() -> None:
 
 def test_the_regulariser_draws_lengths_to_the_vocabularys() -> None:
     target = small_target("bert")
-    penalty = Lamp()._penalty(target)
+    penalty = Lamp().norm_penalty(target)
     mask = torch.ones(1, 1, 1, 4, dtype=torch.bool)
     mean = target.word_embeddings.norm(dim=1).mean()
     unit = torch.nn.functional.normalize(torch.randn(1, 1, 1, 4, 16), dim=-1)
@@ -91,12 +102,11 @@ def test_polishing_puts_known_words_in_order() -> None:
     target = load_target("tiny")
     text = ["my father lost all his money"]
     update, known = capture(target, text)
-    attack = Lamp(alpha_lm=0.0, polish=10)
     ids = target.encode(["his money lost all my father"]).ids[None, None]
     victims = [Victim(update.gradient(), known, torch.Generator())]
-    guess, _ = attack._first_guess(target, victims)
-    guess = replace(guess, embeddings=target.embed(ids))
-    (found,) = attack._polished(target, attack._matcher(target, victims), guess)
+    cohort = Lamp(alpha_lm=0.0).cohort(target, victims, Reporter())
+    words = replace(cohort.guess, embeddings=target.embed(ids))
+    found = cohort.findings(put_in_order(cohort.matcher, words, 10))[0]
     assert target.decode(found.token_ids[0]) == text[0]
     assert found.loss < 1e-6
 
@@ -108,31 +118,28 @@ def test_words_are_put_in_order_once_when_a_round_has_not_changed_them(
     target = load_target("tiny")
     update, known = capture(target, texts)
     shuffled = [" ".join(reversed(text.split())) for text in texts]
-    attack = Lamp(alpha_lm=0.0, order_early=True, polish=10)
-    victims = [Victim(update.gradient(), known, torch.Generator())]
-    matcher = attack._matcher(target, victims)
-    guess, _ = attack._first_guess(target, victims)
-    first = matcher(guess.candidates(target))
-    guess = replace(guess, embeddings=target.embed(target.encode(shuffled).ids[None, None]))
-    nearest = attack._nearest_words(target, matcher, guess)
-    descender = Descender(target, matcher, guess, attack._descent(1))
-    running = _Running([0], matcher, first, nearest, descender)
+    attack = Lamp(alpha_lm=0.0)
+    cohort = attack.cohort(target, [Victim(update.gradient(), known, torch.Generator())], Reporter())
+    cohort.measure_start()
+    cohort.guess = replace(cohort.guess, embeddings=target.embed(target.encode(shuffled).ids[None, None]))
+    cohort.words = cohort.nearest_words(cohort.guess)
+    cohort.begin(attack.descent(1))
     orderings = []
-    in_order = Lamp._in_order
 
-    def counted(self: Lamp, target: Target, matcher: Matcher, guess: Guess) -> Guess:
-        orderings.append(len(guess.losses))
-        return in_order(self, target, matcher, guess)
+    def counted(matcher: Matcher, words: Guess, iterations: int) -> Guess:
+        orderings.append(len(words.losses))
+        return put_in_order(matcher, words, iterations)
 
-    monkeypatch.setattr(Lamp, "_in_order", counted)
-    attack._order_settled(target, running)
+    monkeypatch.setattr(word_order, "put_in_order", counted)
+    order = word_order.WordOrder(10, early=True)
+    order.after_round(cohort)
     assert orderings == []
-    assert not any(hybrid.are_solved(running.nearest, first))
-    attack._order_settled(target, running)
+    assert not any(cohort.solved())
+    order.after_round(cohort)
     assert orderings == [1]
-    assert all(hybrid.are_solved(running.nearest, first))
-    attack._order_settled(target, running)
-    (found,) = attack._ordered(target, running)
+    assert all(cohort.solved())
+    order.after_round(cohort)
+    found = order.finish(cohort)[0]
     assert orderings == [1]
     assert [target.decode(ids) for ids in found.token_ids] == texts
 
@@ -145,7 +152,7 @@ def test_who_is_solved_by_an_early_order_takes_no_more_steps(
     text = "my father lost all his money"
     update, known = capture(target, [text])
     words = target.embed(target.encode(["his money lost all my father"]).ids[None, None])
-    monkeypatch.setattr(Lamp, "_best_permutation", lambda *arguments: replace(arguments[3], embeddings=words))
+    monkeypatch.setattr(lamp, "best_permutation", lambda cohort, _: replace(cohort.guess, embeddings=words))
     settings = {**SMALL, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
     result = Lamp(**settings)(target, update, known)
     assert result.texts == (text,)
@@ -157,7 +164,7 @@ def test_who_keeps_to_wrong_words_takes_no_more_steps(early: bool, steps: int, m
     target = load_target("tiny")
     update, known = capture(target, ["my father lost all his money"])
     words = target.embed(target.encode(["my mother found all the books"]).ids[None, None])
-    monkeypatch.setattr(Lamp, "_best_permutation", lambda *arguments: replace(arguments[3], embeddings=words))
+    monkeypatch.setattr(lamp, "best_permutation", lambda cohort, _: replace(cohort.guess, embeddings=words))
     settings = {**SMALL, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
     result = Lamp(**settings)(target, update, known)
     assert set(result.texts[0].split()) == {"my", "mother", "found", "all", "the", "books"}
@@ -169,7 +176,7 @@ def test_who_arrives_early_does_not_wait_for_others(early: bool, steps: int, mon
     target = small_target("bert")
     update, known = capture(target, TEXTS[:1])
     victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(seed)) for seed in range(5)]
-    monkeypatch.setattr(_Running, "arrived", lambda self: [number == 0 for number in self.numbers])
+    monkeypatch.setattr(Cohort, "solved", lambda self: [number == 0 for number in self.numbers])
     attack = Lamp(**{**SMALL, "steps": 50, "alpha_lm": 0.0, "order_early": early})
     found = attack.run(target, victims, Reporter())
     assert [finding.history[-1].step for finding in found] == [steps, 50, 50, 50, 50]
@@ -182,20 +189,18 @@ def test_the_best_neighbour_of_a_batch_is_that_of_whole_batches(kind: type[Lamp]
     batches = [["the cat ran on a mat", "a dog sat"], ["a big red dog ran on", "the cat ran"]]
     captured = [capture(target, texts) for texts in batches]
     victims = [Victim(update.gradient(), known, torch.Generator()) for update, known in captured]
-    attack = kind(alpha_lm=0.0)
-    matcher = attack._matcher(target, victims)
-    guess, _ = attack._first_guess(target, victims)
-    words = attack._nearest_words(target, matcher, guess)
+    cohort = kind(alpha_lm=0.0).cohort(target, victims, Reporter())
+    matcher, words = cohort.matcher, cohort.nearest_words(cohort.guess)
     neighbours = [neighbour_orders(free) for free in words.slots.free[0, 0]]
-    found = attack._best_neighbour(target, matcher, words, neighbours)
+    found = best_neighbours(matcher, words, neighbours)
     whole = []
     for number, orders in enumerate(neighbours):
         batch = torch.arange(orders.shape[1]).repeat(len(orders), 2, 1)
         batch[:, number] = orders
         whole.append(batch)
     tried = torch.cat(whole).expand(2, 1, -1, -1, -1)
-    losses = attack._order_losses(target, matcher, words, tried)
-    assert torch.equal(found, hybrid.best_orders(tried, losses))
+    losses = order_losses(matcher, words, tried)
+    assert torch.equal(found, best_orders(tried, losses))
     assert (losses.amin(dim=2) < words.losses).all()
 
 
@@ -206,10 +211,9 @@ def test_the_best_start_is_the_same_however_many_fit_at_once(known: Knowledge, m
     attack = Lamp(**{**SMALL, "longest_tried": 7})
     found = []
     for most in (1 << 28, 1):
-        monkeypatch.setattr(hybrid, "MOST_NUMBERS", most)
+        monkeypatch.setattr(reorder, "MOST_NUMBERS", most)
         victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
-        first, _ = attack._first_guess(target, victims)
-        found.append(attack._best_start(target, attack._matcher(target, victims), first, victims).embeddings)
+        found.append(best_sample(attack.cohort(target, victims, Reporter()), attack.starts).embeddings)
     assert torch.equal(*found)
 
 
@@ -219,13 +223,13 @@ def test_who_is_solved_leaves_and_the_others_do_not_notice(monkeypatch: pytest.M
     attack = Lamp(**{**SMALL, "steps": 60, "alpha_lm": 0.0})
     alone = [attack(target, update, facts) for update, facts in zip(updates, known, strict=True)]
     running: list[int] = []
-    rounds = Lamp._round
+    moves = Lamp.best_moves
 
-    def count(self: Lamp, *arguments: Any) -> None:
-        running.append(len(arguments[3]))
-        rounds(self, *arguments)
+    def count(self: Lamp, cohort: Cohort, prior: Prior | None) -> Tensor:
+        running.append(len(cohort.numbers))
+        return moves(self, cohort, prior)
 
-    monkeypatch.setattr(Lamp, "_round", count)
+    monkeypatch.setattr(Lamp, "best_moves", count)
     together = attack.many(target, updates, known)
     assert running[0] == 2
     assert running[-1] == 1
@@ -234,14 +238,14 @@ def test_who_is_solved_leaves_and_the_others_do_not_notice(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_lamp_finds_the_order_that_tag_misses_on_the_embedded_model() -> None:
+def test_lamp_finds_the_order_that_dlg_misses_on_the_embedded_model() -> None:
     target = load_target("tiny")
     texts = ["my father lost all his money", "the old man walked slowly home", "she never spoke about the war"]
-    lamp, dlg = [], []
+    of_lamp, of_dlg = [], []
     for text in texts:
         update, known = capture(target, [text])
         reference = [list(row) for row in target.encode([text]).ids.tolist()]
-        for attack, scores in ((Lamp.with_settings("fast"), lamp), (Dlg.with_settings("fast"), dlg)):
+        for attack, scores in ((Lamp.with_settings("fast"), of_lamp), (Dlg.with_settings("fast"), of_dlg)):
             result = attack(target, update, known)
             scores.append(score_tokens(result.token_ids, reference, target.tokenizer).rouge2)
-    assert sum(lamp) / len(lamp) > sum(dlg) / len(dlg) + 20
+    assert sum(of_lamp) / len(of_lamp) > sum(of_dlg) / len(of_dlg) + 20

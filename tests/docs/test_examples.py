@@ -29,20 +29,23 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_example_attack_is_a_complete_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradleak.attacks.base.ATTACKS", ATTACKS)
     (example,) = blocks("docs/adding-an-attack.md")
-    assert len(example.splitlines()) <= 60
+    assert len(example.splitlines()) <= 45
     try:
-        exec(compile(example, "shuffle.py", "exec", dont_inherit=True), {"__name__": "shuffle"})
-        attack = ATTACKS["shuffle"].with_settings(settings={"rounds": "15", "candidates": "60"})
+        exec(compile(example, "restarts.py", "exec", dont_inherit=True), {"__name__": "restarts"})
+        attack = ATTACKS["restarts"].with_settings(settings={"steps": "40", "samples": "20"})
         target = small_target("bert")
         text = ["the cat sat"]
         update = Client(target).update(text, [1])
-        result = attack(target, update, Knowledge(labels=[1], lengths=target.encode(text).lengths))
-        again = attack(target, update, Knowledge(labels=[1], lengths=target.encode(text).lengths))
+        known = Knowledge(labels=[1], lengths=target.encode(text).lengths)
+        result, again = (attack(target, update, known) for _ in range(2))
+        searched = attack(target, update, Knowledge())
     finally:
-        ATTACKS.pop("shuffle", None)
+        ATTACKS.pop("restarts", None)
     assert len(result.token_ids[0]) == 5
     assert result.token_ids == again.token_ids
-    assert result.loss < 0.9
+    assert result.loss < 0.5
+    assert result.history
+    assert "lengths 3 to 24 tried" in searched.notes
 
 
 def test_example_of_scores_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,20 +111,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(QUICK), choices=list(QUICK), metavar="ATTACK")
     arguments = parser.parse_args()
     jobs = [job for job in _jobs() if job[0] in arguments.only]
+    recorded = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     found: dict[str, Any] = {}
+    differences = 0
     with multiprocessing.get_context("spawn").Pool(2, initializer=_one_thread) as pool:
         for number, (key, outcome, seconds) in enumerate(pool.imap_unordered(_run, jobs), 1):
             found[key] = outcome
             print(f"{number} of {len(jobs)}: {key}, {seconds:.1f} s", file=sys.stderr)
-    recorded = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+            for line in () if arguments.write else _compare(recorded, found, key):
+                print(f"{key}: {line}", flush=True)
+                differences += 1
     if arguments.write:
         kept = {key: value for key, value in recorded.items() if key.split(":")[0] not in arguments.only}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted((kept | found).items())]
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         return
-    wanted = {key: value for key, value in recorded.items() if key.split(":")[0] in arguments.only}
-    differences = [f"{key}: {line}" for key in sorted(wanted | found) for line in _compare(wanted, found, key)]
-    print("\n".join(differences) or f"{len(found)} findings are as recorded")
+    print(f"{differences} differences" if differences else f"{len(found)} findings are as recorded")
     sys.exit(bool(differences))
 
 
@@ -212,8 +214,8 @@ def _recorded(result: Reconstruction) -> dict[str, Any]:
 
 
 def _compare(wanted: Mapping[str, Any], found: Mapping[str, Any], key: str) -> Iterator[str]:
-    if key not in found or key not in wanted:
-        yield "was not run" if key not in found else "was not recorded"
+    if key not in wanted:
+        yield "was not recorded"
         return
     yield from _differences(wanted[key], json.loads(json.dumps(found[key])), "")
 

@@ -12,8 +12,10 @@ from torch.testing import assert_close
 from conftest import PassesAfter, small_target
 from gradleak.exchange import Deadline
 from gradleak.matching import Candidates
-from gradleak.optimisation.descent import Descender, Descent, Guess, _clipped, descend, random_guess
-from gradleak.optimisation.guess import Slots
+from gradleak.optimisation import descent as descent_module
+from gradleak.optimisation.descent import Descender, Descent, clip_each, descend
+from gradleak.optimisation.guess import Guess, random_guess
+from gradleak.optimisation.slots import Slots
 from gradleak.targets import Target
 
 BERT = small_target("bert", num_labels=3)
@@ -61,11 +63,11 @@ def test_a_linear_schedule_falls_in_a_straight_line_towards_zero(steps: int, rat
     assert descent.rate(steps) == 0
 
 
-@given(every=st.integers(1, 60), decay=st.floats(0.1, 1.0), step=st.integers(0, 500))
-def test_a_stepwise_schedule_decays_every_so_many_steps(every: int, decay: float, step: int) -> None:
-    descent = Descent(steps=501, lr=0.1, decay=decay, decay_every=every)
+@given(decay=st.floats(0.1, 1.0), step=st.integers(0, 500))
+def test_a_stepwise_schedule_decays_every_fifty_steps(decay: float, step: int) -> None:
+    descent = Descent(steps=501, lr=0.1, decay=decay)
     expected = 0.1
-    for _ in range(step // every):
+    for _ in range(step // 50):
         expected *= decay
     assert descent.rate(step) == pytest.approx(expected)
 
@@ -75,9 +77,12 @@ def test_the_rate_stays_where_it_is_by_default() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_a_descent_takes_the_steps_of_its_optimizer_and_schedule(optimizer: str) -> None:
+def test_a_descent_takes_the_steps_of_its_optimizer_and_schedule(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descent_module, "DECAY_EVERY", 2)
     guess = guess_of(TWO_STARTS, CLASSES)
-    descent = Descent(steps=5, lr=0.05, optimizer=optimizer, decay=0.5, decay_every=2)  # type: ignore[arg-type]
+    descent = Descent(steps=5, lr=0.05, optimizer=optimizer, decay=0.5)  # type: ignore[arg-type]
     seen: list[Tensor] = []
     descend(BERT, Bowl(), guess, descent, lambda _, best: seen.append(best.embeddings.clone()))  # type: ignore[arg-type]
     free = guess.slots.free
@@ -100,7 +105,7 @@ def test_a_descent_takes_the_steps_of_its_optimizer_and_schedule(optimizer: str)
 def test_clipping_limits_each_guess_alone(most: float, large: float, small: float) -> None:
     slope = torch.ones(2, 2, 1, 4, dtype=torch.float64) / 2  # norm 1
     slope *= torch.tensor([[large, small], [small, large]]).double()[..., None, None]
-    clipped = _clipped(slope, most)
+    clipped = clip_each(slope, most)
     norms = clipped.flatten(2).norm(dim=2)
     assert_close(norms, torch.tensor([[most, small], [small, most]]).double())
     assert_close(clipped / norms[..., None, None], slope / slope.flatten(2).norm(dim=2)[..., None, None])
@@ -108,8 +113,8 @@ def test_clipping_limits_each_guess_alone(most: float, large: float, small: floa
 
 def test_no_limit_means_no_clipping_and_zero_slopes_stay_zero() -> None:
     slope = torch.full((1, 2, 3), 1e6)
-    assert torch.equal(_clipped(slope, 0.0), slope)
-    assert torch.equal(_clipped(torch.zeros(1, 2, 3), 1.0), torch.zeros(1, 2, 3))
+    assert torch.equal(clip_each(slope, 0.0), slope)
+    assert torch.equal(clip_each(torch.zeros(1, 2, 3), 1.0), torch.zeros(1, 2, 3))
 
 
 # --- what a descent keeps ------------------------------------------------------------------------------------------
@@ -248,13 +253,14 @@ def test_a_start_whose_loss_is_no_number_is_never_the_best() -> None:
     assert guess.best_starts(1).losses.tolist() == [[7.0]]
 
 
-# --- victims that leave ---------------------------------------------------------------------------------------------
+# --- retired victims ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_victims_that_stay_go_on_as_if_nobody_had_left(optimizer: str) -> None:
+def test_active_victims_go_on_as_if_none_had_been_retired(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descent_module, "DECAY_EVERY", 3)
     guess = guess_of([[[6]], [[4]], [[5]]], torch.zeros(3, 1, 1, dtype=torch.long))
-    descent = Descent(steps=8, lr=0.05, optimizer=optimizer, decay=0.5, decay_every=3)  # type: ignore[arg-type]
+    descent = Descent(steps=8, lr=0.05, optimizer=optimizer, decay=0.5)  # type: ignore[arg-type]
     together = Descender(BERT, Bowl(), guess, descent)  # type: ignore[arg-type]
     together.run(4)
     staying = together.select([2, 0], Bowl())  # type: ignore[arg-type]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import TARGET_KINDS, small_target
-from gradleak.optimisation import guess as guesses
-from gradleak.optimisation.guess import Slots, impossible_words, nearest_words, pick_starts, trimmed
+from gradleak.optimisation import slots
+from gradleak.optimisation.slots import Slots, impossible_words, nearest_words, pick_starts, trimmed
 from gradleak.targets import Target, Task
 
 BERT = small_target("bert")
@@ -86,7 +86,7 @@ def test_the_word_nearest_to_a_words_embedding_is_that_word_at_any_length(family
 def test_words_are_the_same_however_many_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = torch.randn(7, 16, generator=torch.Generator().manual_seed(0))
     at_once = nearest_words(BERT, embeddings, 3)
-    monkeypatch.setattr(guesses, "AT_ONCE", 2)
+    monkeypatch.setattr(slots, "PROJECTED_AT_ONCE", 2)
     assert torch.equal(nearest_words(BERT, embeddings, 3), at_once)
 
 

@@ -20,7 +20,7 @@ from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.tokens import observed_tokens
 from gradleak.matching import L2, Candidates
 from gradleak.matching.classifier_matcher import HeadMatcher
-from gradleak.optimisation.guess import Slots, trimmed
+from gradleak.optimisation.slots import Slots, trimmed
 from gradleak.targets import Target
 
 LABELLINGS = 4_096  # ways to label a batch that are tried at most

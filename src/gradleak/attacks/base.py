@@ -1,4 +1,4 @@
-"""What every attack shares: it is called with Target, Update and Knowledge, and answers with a Reconstruction."""
+"""Base of all attacks, and their registry: an attack maps Target, Update and Knowledge to a Reconstruction."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ NEEDS: dict[str, Callable[[Target, Update], bool]] = {
     "classifier gradients": lambda target, update: f"{target.classifier}.weight" in update.tensors,
     "gradients of layers": lambda target, update: bool(update.tensors.keys() - target.embedding_parameters),
 }
-"""What an attack may need of an update, and how to see whether the update has it."""
+"""What an attack may need of an update, and the test whether an update has it."""
 
 OUT_OF_TIME = "the time was up before the attack had ended; a larger --budget may find more"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
-    """Base of all attacks. Fields are hyperparameters, with the paper's values as defaults.
+    """Base of all attacks. A subclass declares its settings as fields and writes `run`.
 
-    A subclass names its paper, what it needs of an update, what knowledge its paper assumes and the least values that
-    its hyperparameters may have, and writes `run`.
-
-    Preset `paper` does what the paper does. What gradleak adds to it, where that changes what is found, is preset
-    `best`; an attack of gradleak's own has no `paper`.
+    Attributes:
+        name: the name that users give.
+        paper: the publication.
+        needs: what the update must hold, keys of `NEEDS`.
+        assumes: what the paper assumes the attacker to know.
+        classifiers_only: whether language models are refused.
+        presets: named settings. `paper` does what the paper does; `best`, where there is one, adds what gradleak adds
+            and is then the default. An attack of gradleak's own needs no `paper`.
     """
 
     name: ClassVar[str]
@@ -62,7 +65,7 @@ class Attack(ABC):
 
     @classmethod
     def has_setting(cls, name: str) -> bool:
-        """Tell whether the attack has a hyperparameter of that name."""
+        """Return whether the attack has a setting of that name."""
         return name in settings_of(cls)
 
     @classmethod
@@ -85,7 +88,7 @@ class Attack(ABC):
         return cls(**chosen)
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what a reader must know of these settings; it stands in the overview and among a result's notes."""
+        """Return what a reader must know of these settings; shown in the overview and in a result's notes."""
         return ()
 
     def __call__(
@@ -112,33 +115,35 @@ class Attack(ABC):
         listener: Listener | None = None,
         budget: float | None = None,
     ) -> list[Reconstruction]:
-        """Reconstruct the private batches behind several updates, side by side where they are alike.
+        """Reconstruct the private batches behind several updates, side by side where they are compatible.
 
-        Each update has a random stream of its own, made from the seed: what is found does not depend on which others
-        are attacked with it, but for rounding.
+        Each update has its own random stream, made from the seed: up to rounding, its result does not depend on which
+        others are attacked with it.
 
         Args:
             target: the model.
             updates: what the clients sent.
             knowledge: what the attacker is told of each.
             seed: seed of everything random in the attack.
-            listener: called with a `Progress` now and then.
-            budget: seconds for each update; those attacked side by side share theirs. Then the best found so far is
-                returned. None for as long as the attack takes.
+            listener: called with a `Progress` from time to time.
+            budget: seconds for each update, after which the best found so far is returned; updates attacked side by
+                side share the sum. None for no limit.
         """
         for update, known in zip(updates, knowledge, strict=True):
             self.check(target, update, known)
         found: dict[int, Reconstruction] = {}
-        groups = self._alike(target, updates, knowledge)
+        drawn = (
+            Victim(update.gradient(), known, _stream(seed)) for update, known in zip(updates, knowledge, strict=True)
+        )
+        victims = dict(enumerate(drawn))
+        groups = self._groups(target, updates, victims)
         if budget is not None and not self._side_by_side(target):
             groups = [[number] for members in groups for number in members]
         for members in groups:
-            victims = [
-                Victim(_ordered(target, updates[i]), knowledge[i], torch.Generator().manual_seed(seed)) for i in members
-            ]
+            group = [replace(victims.pop(n), gradient=_ordered(target, updates[n])) for n in members]
             deadline = Deadline(None if budget is None else budget * len(members))
             started = time.perf_counter()
-            findings = self.run(target, victims, Reporter(listener, deadline=deadline))
+            findings = self.run(target, group, Reporter(listener, deadline=deadline))
             if deadline.hit:
                 findings = [f if f.verified else replace(f, notes=(*f.notes, OUT_OF_TIME)) for f in findings]
             seconds = (time.perf_counter() - started) / len(members)
@@ -165,28 +170,27 @@ class Attack(ABC):
             if target.task == "classification" and not 0 <= label < target.num_labels:
                 raise GradleakError(f"label {label} is not one of {target.num_labels} (0 to num_labels − 1)")
 
-    def _alike(self, target: Target, updates: Sequence[Update], knowledge: Sequence[Knowledge]) -> list[list[int]]:
-        """Group updates that can be attacked together: the same tensors, the same kind of knowledge, room for all."""
-        if not updates:
-            return []
-        groups: dict[Any, list[int]] = {}
-        for number, (update, known) in enumerate(zip(updates, knowledge, strict=True)):
+    def batching_key(self, target: Target, victim: Victim) -> Hashable:
+        """Return what victims must share to be attacked together, beside what they sent and what is known of them."""
+        return victim.knowledge.longest
+
+    def _groups(self, target: Target, updates: Sequence[Update], victims: Mapping[int, Victim]) -> list[list[int]]:
+        """Group victims that can be attacked together: alike tensors and knowledge, and memory for all of them."""
+        groups: dict[Hashable, list[int]] = {}
+        for number, victim in victims.items():
+            known = victim.knowledge
             told = (known.sequences, known.labels is None, known.lengths is None, known.longest is None, known.dropout)
-            own = self._kind(target, Victim(update.gradient(), known, torch.Generator()))
-            alike = (frozenset(update.tensors), told, known.defenses, own, _size_class(target, known))
-            groups.setdefault(alike, []).append(number)
-        size = max(update.num_values for update in updates) * target.word_embeddings.element_size()
-        # Twice, because the engine stacks the gradients; and a third at most, because candidates need room, too.
+            own = self.batching_key(target, victim)
+            key = (frozenset(victim.gradient), told, known.defenses, own, _size_class(target, known))
+            groups.setdefault(key, []).append(number)
+        size = max((update.num_values for update in updates), default=1) * target.word_embeddings.element_size()
+        # Twice, because the engine stacks the gradients; at most a third, because candidates need memory, too.
         most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
         return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
 
     def _side_by_side(self, target: Target) -> bool:
-        """Whether victims share the time; else they are attacked one after the other, each with a budget of its own."""
+        """Whether victims share the time; else they are attacked one by one, each with its own budget."""
         return True
-
-    def _kind(self, target: Target, victim: Victim) -> Hashable:
-        """Return what victims must have in common to be attacked together, beside what they sent and what is told."""
-        return victim.knowledge.longest
 
     def _reconstruction(
         self, target: Target, finding: Finding, verdict: Verdict, seed: int, seconds: float
@@ -232,9 +236,9 @@ def find_attack(name: str) -> type[Attack]:
 
 
 def _size_class(target: Target, known: Knowledge) -> int:
-    """Return a number that sentences of about the same length share.
+    """Return a number that batches of similar length share.
 
-    Those attacked together are padded to the longest of them. A CPU pays for padding; a GPU pays for every group.
+    Victims attacked together are padded to the longest. Padding is expensive on a CPU, small groups are on a GPU.
     """
     longest = max(known.lengths) if known.lengths is not None else known.longest
     if target.device.type != "cpu" or longest is None:
@@ -242,7 +246,11 @@ def _size_class(target: Target, known: Knowledge) -> int:
     return -(-longest // 8)
 
 
+def _stream(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def _ordered(target: Target, update: Update) -> dict[str, Tensor]:
-    """Return the gradient in the target's own order: sums then round alike, whatever order a file had."""
+    """Return the gradient in the order of the target's parameters, so that sums round alike for every file."""
     gradient = update.to(target.device, target.dtype).gradient()
     return {name: gradient[name] for name in target.parameters if name in gradient}

@@ -17,7 +17,7 @@ from gradleak.exchange import Deadline, Finding, Reporter, Snapshot, Victim
 from gradleak.inverters.network import Card, Inverter, inverters_in, load_inverter, read_card
 from gradleak.leakage.labels import known_labels
 from gradleak.matching import Candidates, Cosine, Matcher
-from gradleak.optimisation.guess import Slots, impossible_words, trimmed
+from gradleak.optimisation.slots import Slots, impossible_words, trimmed
 from gradleak.targets import Target
 
 # Updates that an inverter reads at once: its answers are as wide as the vocabulary.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +15,19 @@ from gradleak.exchange.reconstruction import Snapshot
 
 @dataclass(frozen=True)
 class Victim:
-    """One update under attack: its gradient, what is known, and a random stream of its own."""
+    """One update under attack.
+
+    Attributes:
+        gradient: gradients by parameter name.
+        knowledge: what the attacker is told.
+        generator: the victim's own random stream.
+        inferred: what an attack has inferred from the update already, by name.
+    """
 
     gradient: Mapping[str, Tensor]
     knowledge: Knowledge
     generator: torch.Generator
+    inferred: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

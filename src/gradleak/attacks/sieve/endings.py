@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.attacks.sieve.labels import padded
-from gradleak.optimisation.guess import impossible_words
+from gradleak.optimisation.slots import impossible_words
 from gradleak.targets import Target
 
 

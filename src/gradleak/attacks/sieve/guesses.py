@@ -12,7 +12,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.inputs import Inputs
 from gradleak.attacks.sieve.subspace import Subspace
 from gradleak.exchange import Knowledge
-from gradleak.optimisation.guess import impossible_words
+from gradleak.optimisation.slots import impossible_words
 from gradleak.targets import Target
 
 Sentence = tuple[int, ...]

@@ -21,8 +21,9 @@ from gradleak.attacks.sieve.climbing import Climb
 from gradleak.attacks.sieve.drafts import Change, Draft
 from gradleak.attacks.sieve.likelihood import Likelihood, deviation_of, label_of
 from gradleak.attacks.sieve.seen import Seen
-from gradleak.optimisation.descent import Descent, Guess, descend, random_guess
-from gradleak.optimisation.guess import Slots
+from gradleak.optimisation.descent import Descent, descend
+from gradleak.optimisation.guess import Guess, random_guess
+from gradleak.optimisation.slots import Slots
 from gradleak.priors import Prior, SharedVocabulary
 
 FRAME = 20
