@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint bench clean setup
+.PHONY: demo test test-slow lint bench golden clean setup
 
 setup: $(READY)
 
@@ -37,6 +37,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What every attack and preset finds on `tiny`, against what was recorded on this machine.
+golden: $(READY)
+	$(BIN)/python tests/golden/record.py
 
 bench: $(READY) $(MODELS)
 	$(BIN)/python benchmarks/matching.py
