@@ -8,8 +8,8 @@ import pytest
 from command_line import read, runner, save_model
 
 from conftest import small_target
-from gradleak.inversion.training import CHECKPOINT
-from gradleak.inverters.network import FILE
+from gradleak.inversion.checkpoint import CHECKPOINT
+from gradleak.inverters.storage import FILE
 
 LINES = ["the cat sat on a mat", "big dog ran on a red mat", "a cat , the dog .", "the dog sat . the cat ran"] * 8
 TRAIN = ("--task", "causal-lm", "--tokens", "6", "--hidden", "32", "--epochs", "2", "--chunk", "32", "--batch", "16")
@@ -71,9 +71,9 @@ def test_text_is_mixed_and_held_out(capsys: pytest.CaptureFixture[str], tmp_path
         (("--output-layer", "word"), "did you mean 'words'"),
         (("--lr", "fast"), "--lr takes a number or auto"),
         (("--lr", "inf"), "--lr takes a number or auto, not 'inf'"),
-        (("--lr", "0"), "lr above 0"),
+        (("--lr", "0"), "lr must be above 0"),
         (("--hidden", "a"), "--hidden takes whole numbers"),
-        (("--batch-size", "9"), "1 to 4"),
+        (("--batch-size", "9"), "less than or equal to 4"),
         (("--tokens", "500"), "is not possible"),
         (("--pseudo", "--other", "cola"), "--other is for auxiliary text"),
         (("--defense", "sing"), "did you mean 'sign'"),

@@ -30,7 +30,8 @@ from gradleak.attacks import ATTACKS, find_attack
 from gradleak.defenses import parse_defense
 from gradleak.exchange import Knowledge, Reconstruction, Update
 from gradleak.federation import FedAvg
-from gradleak.inversion import Learner, PseudoText, Recipe
+from gradleak.inversion import InverterTrainer, PseudoText, Recipe
+from gradleak.inverters.storage import save_inverter
 from gradleak.priors import marginal_distribution
 
 FILE = Path(__file__).with_name("findings.json")
@@ -194,7 +195,7 @@ def _inverter() -> str:
         tokens=12, shortest=4, sequences=2, hidden=(8,), reduction="hash", share=0.001, direct=False, chunk=4
     )
     stream = PseudoText(_target(), marginal_distribution(_target(), ["the cat sat on the mat"]), recipe.shape)
-    Learner.fresh(_target(), recipe, stream, 1).inverter.save(folder / "inverter")
+    save_inverter(InverterTrainer.fresh(_target(), recipe, stream, 1).inverter, folder / "inverter")
     return str(folder)
 
 
