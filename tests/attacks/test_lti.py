@@ -153,6 +153,8 @@ def test_updates_that_an_inverter_cannot_read_are_refused(inverter: Path, tmp_pa
     one = Knowledge(lengths=[6])
     assert "at most 6 tokens" in refused(attack, target, update, Knowledge(lengths=[40]))
     assert "batches of 1" in refused(attack, target, update, Knowledge(lengths=[6, 6]))
+    with pytest.raises(GradleakError, match="this text has 7"):
+        attack.many(target, [update, update], [one, Knowledge(lengths=[7])])
     part = update.with_tensors(dict(list(update.tensors.items())[:1]))
     assert "not sent" in refused(attack, target, part, one)
     assert "there is no inverter in" in refused(Lti(inverter=str(tmp_path)), target, update, one)

@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import re
 import sys
 import tempfile
 import time
@@ -36,6 +37,8 @@ from gradleak.priors import marginal_distribution
 
 FILE = Path(__file__).with_name("findings.json")
 TOLERANCE = 1e-6
+TEMPORARY = re.compile(r"[^\s']*gradleak-golden-\w+")
+"""The folder of the inverters, which errors name and which is another one in each run."""
 
 ONE = [["the cat sat on the mat"]]
 THREE = [["the cat sat on the mat"], ["she was late again"], ["a dog ran over the old stone bridge"]]
@@ -228,6 +231,9 @@ def _differences(wanted: Any, found: Any, at: str) -> Iterator[str]:
             yield from _differences(one, other, f"{at}[{number}]")
     elif isinstance(wanted, float) and isinstance(found, float):
         if not math.isclose(wanted, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield f"{at} is {found!r}, was {wanted!r}"
+    elif isinstance(wanted, str) and isinstance(found, str):
+        if TEMPORARY.sub("DIR", wanted) != TEMPORARY.sub("DIR", found):
             yield f"{at} is {found!r}, was {wanted!r}"
     elif wanted != found:
         yield f"{at} is {found!r}, was {wanted!r}"

@@ -140,7 +140,7 @@ def _declared(
 
     Args:
         name: the setting of `TrainingSettings`.
-        metavar: stands for the value in the help.
+        metavar: stands for the value in the help; by default the choices, if it has any.
         flags: names of the option, where it is not called like the setting.
         more: what the help adds to the setting's meaning.
         shown: the default in words, where it depends on other options.
@@ -152,7 +152,7 @@ def _declared(
     least, most = (None if bound is None else one.kind(bound) for bound in bounds)
     option: OptionInfo = typer.Option(
         *flags,
-        metavar=metavar,
+        metavar=metavar or "|".join(one.choices) or None,
         min=least,
         max=most,
         help=f"{one.meaning[0].upper()}{one.meaning[1:]}{paper}.{more}",
@@ -169,10 +169,10 @@ class InverterChoice:
     tokens: Annotated[int, _declared("tokens", "N")] = SETTINGS["tokens"].default
     shortest: Annotated[int | None, _declared("shortest", "N", shown="--tokens")] = None
     sequences: Annotated[int, _declared("sequences", "B", "--batch-size")] = SETTINGS["sequences"].default
-    reduction: Annotated[str, _declared("reduction", "keep|hash")] = SETTINGS["reduction"].default
+    reduction: Annotated[str, _declared("reduction")] = SETTINGS["reduction"].default
     # Smaller than the default of `Recipe`, which is the paper's.
     share: Annotated[float, _declared("share", "SHARE")] = 0.02
-    output: Annotated[str, _declared("output", "words|vocabulary", "--output-layer")] = SETTINGS["output"].default
+    output: Annotated[str, _declared("output", None, "--output-layer")] = SETTINGS["output"].default
     hidden: Annotated[str, _declared("hidden", "N,N")] = ",".join(map(str, SETTINGS["hidden"].default))
     direct: Annotated[bool, _declared("direct")] = SETTINGS["direct"].default
     lr: Annotated[str, _declared("lr", "RATE|auto", more=" auto tries these three.")] = "1e-3"
