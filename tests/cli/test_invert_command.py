@@ -8,6 +8,9 @@ import pytest
 from command_line import read, runner, save_model
 
 from conftest import small_target
+from gradleak.cli.options.inversion import AuxiliaryChoice
+from gradleak.data import Dataset, load_dataset
+from gradleak.inversion import Recipe
 from gradleak.inversion.checkpoint import CHECKPOINT
 from gradleak.inverters.storage import FILE
 
@@ -50,6 +53,20 @@ def test_an_inverter_is_trained_and_used(
     again = run("invert", "train", *options, "--text", text, "--pseudo", "--size", "64", "-o", folder, "--quiet")
     assert again.code == 0
     assert len(again.out.splitlines()) == 1
+
+
+def test_the_text_of_pseudo_data_is_read_once(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_names: list[str] = []
+
+    def load(name: str) -> Dataset:
+        read_names.append(name)
+        return load_dataset(name)
+
+    monkeypatch.setattr("gradleak.data.load_dataset", load)
+    target = small_target("gpt2", "causal-lm")
+    stream, unseen = AuxiliaryChoice(str(text), pseudo=True).streams(target, Recipe(tokens=6, shortest=6))
+    assert read_names == [str(text)]
+    assert (stream.pseudo, unseen.pseudo, stream.size) == (True, False, 20_000)
 
 
 def test_text_is_mixed_and_held_out(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str, text: Path) -> None:

@@ -22,7 +22,7 @@ from gradleak.targets import Target
 
 # Victims whose gradients are read in one pass: the logits of each are as wide as the vocabulary.
 VICTIMS_PER_PASS = 128
-# Labellings of a batch that are compared where the labels are neither told nor inferred.
+# Labellings of a batch that are compared where the labels are neither known nor inferred.
 MOST_LABELLINGS = 256
 
 
@@ -85,12 +85,12 @@ class LtiP(Lti):
 
 @dataclass(frozen=True)
 class _DecodedBatch:
-    """The sentences that an inverter's answer stands for.
+    """The sentences decoded from an inverter's answer.
 
     Attributes:
         ids: token ids `[sequences, tokens]`.
         mask: True where there is a token.
-        notes: what was read beside the tokens.
+        notes: what the inverter read beside the tokens.
     """
 
     ids: Tensor
@@ -105,21 +105,21 @@ def _decode(target: Target, card: Card, victim: Victim, logits: Tensor) -> _Deco
     mask = slots.mask[0, 0]
     possible = logits[order, : mask.shape[-1]].index_fill(-1, impossible_words(target), -torch.inf)
     ids = torch.where(slots.free[0, 0], possible.argmax(dim=-1), slots.ids[0, 0])
-    told = victim.knowledge.lengths is not None
-    return _DecodedBatch(ids, mask, () if told else (f"lengths {', '.join(map(str, lengths))}: read by the inverter",))
+    note = f"lengths {', '.join(map(str, lengths))}: read by the inverter"
+    return _DecodedBatch(ids, mask, (note,) if victim.knowledge.lengths is None else ())
 
 
 def _lengths(target: Target, card: Card, victim: Victim, logits: Tensor) -> tuple[list[int], list[int]]:
-    """Return the sentences' lengths, and which answer belongs to each: the longest one told to the longest one read."""
+    """Return the sentences' lengths, and which answer belongs to each: the longest known to the longest read."""
     is_token = logits.argmax(dim=-1) != target.tokenizer.pad_token_id  # [sequences, positions]
     read = is_token.long().cumprod(dim=1).sum(dim=1).clamp(min=max(card.shortest, target.min_length)).tolist()
-    told = victim.knowledge.lengths
-    if told is None:
+    known = victim.knowledge.lengths
+    if known is None:
         return read, list(range(len(read)))
     by_answer = sorted(range(len(read)), key=lambda answer: read[answer])
-    by_length = sorted(range(len(told)), key=lambda sentence: told[sentence])
+    by_length = sorted(range(len(known)), key=lambda sentence: known[sentence])
     belongs = dict(zip(by_length, by_answer, strict=True))
-    return list(told), [belongs[sentence] for sentence in range(len(told))]
+    return list(known), [belongs[sentence] for sentence in range(len(known))]
 
 
 def _finding(

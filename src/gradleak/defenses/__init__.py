@@ -13,6 +13,7 @@ from gradleak.defenses.base import DEFENSES, Defense, Memory, parse_defense, reg
 from gradleak.defenses.clip import Clip
 from gradleak.defenses.compose import defend, defend_each, defend_examples, defense_stream, examples_needed
 from gradleak.defenses.dpsgd import DPSGD
+from gradleak.defenses.entries import BatchedDefense
 from gradleak.defenses.laplace import Laplace
 from gradleak.defenses.mask import Mask
 from gradleak.defenses.noise import Noise
@@ -25,6 +26,7 @@ __all__ = [
     "DEFENSES",
     "DELTA",
     "DPSGD",
+    "BatchedDefense",
     "Clip",
     "Defense",
     "Laplace",

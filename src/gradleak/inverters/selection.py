@@ -73,8 +73,8 @@ def choose_inverter(folder: str, target: Target, needs: InverterNeeds) -> tuple[
     return load_inverter(chosen, target), _defense_notes(own[chosen], needs.defenses, chosen)
 
 
-def _defense_notes(card: Card, told: tuple[str, ...] | None, folder: Path) -> tuple[str, ...]:
-    if told is None or told == card.defenses:
+def _defense_notes(card: Card, known: tuple[str, ...] | None, folder: Path) -> tuple[str, ...]:
+    if known is None or known == card.defenses:
         return ()
-    trained, sent = (" + ".join(defenses) or "none" for defenses in (card.defenses, told))
+    trained, sent = (" + ".join(defenses) or "none" for defenses in (card.defenses, known))
     return (f"the inverter in {folder} learnt under defense {trained}; this update is under {sent}",)

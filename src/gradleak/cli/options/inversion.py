@@ -140,7 +140,7 @@ def _declared(
 
     Args:
         name: the setting of `TrainingSettings`.
-        metavar: stands for the value in the help; by default the choices, if it has any.
+        metavar: the placeholder of the value in the help; by default the choices, if it has any.
         flags: names of the option, where it is not called like the setting.
         more: what the help adds to the setting's meaning.
         shown: the default in words, where it depends on other options.
