@@ -13,5 +13,5 @@ dropout_masks  dropout masks as variables (GRAB)
 history        progress reports and snapshots
 settings       the settings that these attacks share
 
-An attack makes a `Cohort` and calls these on it; `select` takes a subset of victims, `retire` removes those that are done.
+An attack makes a `Cohort` and calls these on it; `select` takes a subset of victims, `retire` removes those done.
 """
