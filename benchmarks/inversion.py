@@ -29,7 +29,7 @@ from gradleak.exchange import Knowledge, Update
 from gradleak.inversion import PAPER, AuxiliaryText, Course, Examples, Learner, PseudoText, Recipe, Stream
 from gradleak.inversion.learner import best_orders, take_order
 from gradleak.inversion.streams import Shape, cut_texts, mixed, random_stream
-from gradleak.matching import L2L1, Distance, Sign
+from gradleak.matching import L2L1, Distance, WrongSign
 from gradleak.optimisation.descent import Guess
 from gradleak.priors import marginal_of_tokens
 from gradleak.targets import Target, Tokens, load_target
@@ -234,7 +234,7 @@ class AdaptedTag(Tag):
     def distance(self) -> Distance:
         """Equation 3 for signs, and the non-zero entries for pruning."""
         if self.defense == "sign":
-            return Sign(alpha=self.alpha)
+            return WrongSign(alpha=self.alpha)
         return L2L1(alpha=self.alpha, kept_only=self.defense.startswith("prune"))
 
 

@@ -7,8 +7,10 @@ through its `Family`, so that no other room knows a layer by name. `layout.py` s
 
 from gradleak.targets.layout import FAMILIES, Family, Layer, Projection, Task, family_of, register
 from gradleak.targets.loading import load_target, resolve_device, trained_classes
+from gradleak.targets.losses import cross_entropy
 from gradleak.targets.registry import MODELS
-from gradleak.targets.target import Target, Tokens, cross_entropy
+from gradleak.targets.target import Target
+from gradleak.targets.tokens import Tokens
 
 __all__ = [
     "FAMILIES",
