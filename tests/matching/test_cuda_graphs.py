@@ -62,7 +62,7 @@ def test_more_kinds_in_turn_than_are_kept_are_not_recorded_again_and_again(recor
 
 def test_caches_beside_each_other_share_memory_and_give_it_back_together(recorder: Recorder) -> None:
     first = GraphCache()
-    second = GraphCache(beside=GraphCache(beside=first))
+    second = GraphCache(shares_pool_with=GraphCache(beside=first))
     for cache in (first, second):
         assert [int(call(cache, kind)[0]) for kind in (1, 1, 2, 2)] == [1, 1, 2, 2]
     assert (recorder.recordings, len(recorder.pools)) == (4, 1)

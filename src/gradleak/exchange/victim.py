@@ -1,4 +1,4 @@
-"""One update under attack, and what an attack finds out about it."""
+"""`Victim` and `Finding`: input and output of `Attack.run`, one of each per update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.exchange.reconstruction import Snapshot
 
 @dataclass(frozen=True)
 class Victim:
-    """One update under attack: its gradient, what is known, and a random stream of its own."""
+    """One update under attack: its gradient, the attacker's knowledge, and its own random generator."""
 
     gradient: Mapping[str, Tensor]
     knowledge: Knowledge
@@ -23,7 +23,7 @@ class Victim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What `run` found out about one victim; `Reconstruction` documents the fields."""
+    """The result of an attack's `run` on one victim; `Reconstruction` documents the fields."""
 
     token_ids: Sequence[Sequence[int]]
     labels: Sequence[int] | None

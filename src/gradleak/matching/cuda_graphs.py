@@ -56,22 +56,22 @@ class _GraphPool:
     def clear(self) -> None:
         self._handle = None
         for cache in list(self.caches):
-            cache.forget()
+            cache.drop()
 
 
 class GraphCache:
     """Runs calls, and replays a recording from the second call of a kind on.
 
     Args:
-        beside: another cache whose memory pool this one shares; their recordings must never run at the same time.
+        shares_pool_with: another cache whose memory pool this one uses; their recordings must never run at the same time.
     """
 
-    def __init__(self, beside: GraphCache | None = None) -> None:
-        self._pool: _GraphPool = _GraphPool() if beside is None else beside._pool
+    def __init__(self, shares_pool_with: GraphCache | None = None) -> None:
+        self._pool: _GraphPool = _GraphPool() if shares_pool_with is None else shares_pool_with._pool
         self._pool.caches.add(self)
-        self.forget()
+        self.drop()
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         """Drop all recordings of this cache."""
         self._recorded: OrderedDict[Hashable, _RecordedGraph | None] = OrderedDict()
         self._seen: set[Hashable] = set()

@@ -160,7 +160,7 @@ class Matcher:
         numbers = torch.tensor(indices, dtype=torch.long, device=self.target.device)
         some = copy(self)
         some._observed = {name: seen.select(numbers) for name, seen in self._observed.items()}
-        some._graphs = GraphCache(beside=self._graphs)
+        some._graphs = GraphCache(shares_pool_with=self._graphs)
         return some
 
     def with_distance(self, distance: Distance) -> Matcher:
@@ -168,7 +168,7 @@ class Matcher:
         if distance.needs_entries != self.distance.needs_entries:
             raise GradleakError("a matcher holds entries or factors: make another one for this distance")
         other = copy(self)
-        other.distance, other._capacity, other._graphs = distance, {}, GraphCache(beside=self._graphs)
+        other.distance, other._capacity, other._graphs = distance, {}, GraphCache(shares_pool_with=self._graphs)
         return other
 
     def until(self, deadline: Deadline) -> Matcher:
@@ -180,7 +180,7 @@ class Matcher:
     def _of_single_sequences(self, batch: int) -> Matcher:
         """Return a matcher whose candidates are single sequences out of a batch of that size."""
         held = copy(self)
-        held._batch, held._capacity, held._graphs = batch, {}, GraphCache(beside=self._graphs)
+        held._batch, held._capacity, held._graphs = batch, {}, GraphCache(shares_pool_with=self._graphs)
         return held
 
     def _scores(self, candidates: Candidates, victims: slice) -> Tensor:

@@ -21,15 +21,18 @@ class Tokens(NamedTuple):
         return tuple(self.mask.sum(dim=1).tolist())
 
 
-def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu") -> Tokens:
+def pad_rows(
+    rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu", *, min_length: int = 0
+) -> Tokens:
     """Return rows of token ids of several lengths as one batch, padded on the right to the longest.
 
     Args:
         rows: the token ids of each sequence; at least one sequence.
         pad_id: the id that fills the rest.
-        device: where the batch goes.
+        device: device of the batch.
+        min_length: fewest positions of the batch.
     """
-    longest = max(map(len, rows))
+    longest = max(min_length, *map(len, rows))
     ids = torch.full((len(rows), longest), pad_id)
     mask = torch.zeros(len(rows), longest, dtype=torch.bool)
     for number, row in enumerate(rows):
