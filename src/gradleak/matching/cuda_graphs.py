@@ -63,7 +63,7 @@ class GraphCache:
     """Runs calls, and replays a recording from the second call of a kind on.
 
     Args:
-        shares_pool_with: another cache whose memory pool this one uses; their recordings must never run at the same time.
+        shares_pool_with: another cache whose memory pool this one uses; their recordings must never run concurrently.
     """
 
     def __init__(self, shares_pool_with: GraphCache | None = None) -> None:

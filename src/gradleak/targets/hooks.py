@@ -80,7 +80,7 @@ def captured_calls(
         target: the model.
         paths: paths of the modules.
         outputs: also capture outputs; the order is then that in which modules finish.
-        stop: given the calls so far, tells whether to end the forward pass (and the context) at once. Without
+        stop: given the calls so far, decides whether to end the forward pass (and the context) at once. Without
             `outputs`, the module that ends it is not computed.
     """
     calls: list[ModuleCall] = []
