@@ -39,7 +39,7 @@ from gradleak.inversion import (
 from gradleak.inversion.sentence_order import best_orders, take_order
 from gradleak.inversion.streams import Shape, cut_texts, mixed, training_stream
 from gradleak.inverters.storage import save_inverter
-from gradleak.matching import L2L1, Distance, Sign
+from gradleak.matching import L2L1, Distance, WrongSign
 from gradleak.optimisation.cohort import Cohort
 from gradleak.priors import marginal_of_tokens
 from gradleak.targets import Target, Tokens, load_target
@@ -248,7 +248,7 @@ class AdaptedTag(Tag):
     def distance(self) -> Distance:
         """Equation 3 for signs, and the non-zero entries for pruning."""
         if self.defense == "sign":
-            return Sign(alpha=self.alpha)
+            return WrongSign(alpha=self.alpha)
         return L2L1(alpha=self.alpha, kept_only=self.defense.startswith("prune"))
 
 

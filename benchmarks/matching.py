@@ -172,7 +172,7 @@ def _loop_distance(
     differentiable: bool,
 ) -> Tensor:
     """Return one candidate's distance the way published codes compute it."""
-    batch = candidates.part(slice(victim, victim + 1), slice(number, number + 1)).flat()
+    batch = candidates.select(slice(victim, victim + 1), slice(number, number + 1)).flat()
     parameters = [parameter for name, parameter in target.model.named_parameters() if name in observed]
     for parameter in parameters:
         parameter.requires_grad_()

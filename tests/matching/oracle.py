@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gradleak.matching import L1, L2, L2L1, Candidates, Cosine, Distance, Sign, SquaredL2, autograd_gradients
+from gradleak.matching import L1, L2, L2L1, Candidates, Cosine, Distance, SquaredL2, WrongSign, autograd_gradients
 from gradleak.targets import Target
 
 
@@ -15,10 +15,16 @@ def oracle(
     target: Target, observed: list[Mapping[str, Tensor]], distance: Distance, candidates: Candidates, names: list[str]
 ) -> Tensor:
     """Return the distances `[victims, candidates]`, tensor by tensor and entry by entry."""
-    gradients = autograd_gradients(target, candidates, names)
-    victims, count, _ = candidates.shape
+    return distances_of(autograd_gradients(target, candidates, names), observed, distance)
+
+
+def distances_of(gradients: Mapping[str, Tensor], observed: list[Mapping[str, Tensor]], distance: Distance) -> Tensor:
+    """Return the distances of gradients `[victims, candidates, *shape]` that autograd gave."""
+    victims, count = next(iter(gradients.values())).shape[:2]
     rows = [
-        torch.stack([_distance({k: gradients[k][v, n] for k in names}, observed[v], distance) for n in range(count)])
+        torch.stack(
+            [_distance({k: g[v, n] for k, g in gradients.items()}, observed[v], distance) for n in range(count)]
+        )
         for v in range(victims)
     ]
     return torch.stack(rows)
@@ -51,6 +57,6 @@ def _term(candidate: Tensor, observed: Tensor, distance: Distance) -> Tensor:
         return (second if distance.squared else torch.sqrt(second)) + distance.alpha * difference.abs().sum()
     if isinstance(distance, Cosine):
         return (candidate * observed).sum() / (candidate.norm() * observed.norm()).clamp(min=1e-30)
-    assert isinstance(distance, Sign)
+    assert isinstance(distance, WrongSign)
     wrong = torch.relu(-candidate * torch.sign(observed))
     return (wrong**2).sum() + distance.alpha * wrong.sum()

@@ -11,8 +11,15 @@ from torch.testing import assert_close
 from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, PassesAfter, small_target
 from gradleak.errors import GradleakError
 from gradleak.federation import Client
-from gradleak.matching import DISTANCES, Candidates, Matcher, autograd_gradients, memory, select_parameters
-from gradleak.matching.classifier_matcher import HeadMatcher
+from gradleak.matching import (
+    DISTANCES,
+    Candidates,
+    ClassifierMatcher,
+    Matcher,
+    autograd_gradients,
+    memory,
+    select_parameters,
+)
 from gradleak.targets import Target
 
 TEXTS = ["the cat sat on a mat", "dog ran"]
@@ -42,13 +49,13 @@ def test_distances_are_those_of_the_engine(family: str, distance: str) -> None:
     names = select_parameters(target, observed[0], "classifier")
     candidates = guesses(target)
     engine = Matcher(target, observed, DISTANCES[distance](), names)
-    assert_close(HeadMatcher(target, observed, DISTANCES[distance]())(candidates), engine(candidates))
+    assert_close(ClassifierMatcher(target, observed, DISTANCES[distance]())(candidates), engine(candidates))
 
 
 def test_soft_labels_and_embeddings_are_scored_too(bert: Target) -> None:
     bert.to(dtype=torch.float64)
     observed, candidates = gradients(bert), guesses(bert)
-    matcher = HeadMatcher(bert, observed, DISTANCES["l2"]())
+    matcher = ClassifierMatcher(bert, observed, DISTANCES["l2"]())
     soft = torch.nn.functional.one_hot(candidates.labels, 2).double()
     for inputs, labels in ((bert.embed(candidates.inputs), candidates.labels), (candidates.inputs, soft)):
         assert_close(matcher(Candidates(inputs, candidates.mask, labels)), matcher(candidates))
@@ -57,20 +64,20 @@ def test_soft_labels_and_embeddings_are_scored_too(bert: Target) -> None:
 def test_the_truth_has_no_distance_and_parts_do_not_matter(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     observed = gradients(bert, 1)
     tokens = bert.encode(TEXTS)
-    matcher = HeadMatcher(bert, observed, DISTANCES["l2"]())
+    matcher = ClassifierMatcher(bert, observed, DISTANCES["l2"]())
     truth = Candidates(tokens.ids[None, None], tokens.mask[None, None], torch.tensor([[[0, 1]]]))
     assert float(matcher(truth)) < 1e-6 * float(observed[0]["classifier.weight"].norm())
     candidates = guesses(bert, victims=1)
     whole = matcher(candidates)
     monkeypatch.setattr("gradleak.matching.classifier_matcher.candidates_at_once", lambda *_: 2)
     assert_close(matcher(candidates), whole, rtol=1e-5, atol=0)
-    assert matcher(candidates.part(slice(None), slice(0, 0))).shape == (1, 0)
+    assert matcher(candidates.select(slice(None), slice(0, 0))).shape == (1, 0)
 
 
 def test_differences_are_those_of_the_gradients_themselves(bert: Target) -> None:
     bert.to(dtype=torch.float64)
     observed, candidates = gradients(bert), guesses(bert)
-    matcher = HeadMatcher(bert, observed, DISTANCES["squared-l2"]())
+    matcher = ClassifierMatcher(bert, observed, DISTANCES["squared-l2"]())
     distances, differences = matcher.compare(candidates)
     assert_close(distances, matcher(candidates))
     names = ["classifier.weight", "classifier.bias"]
@@ -80,13 +87,13 @@ def test_differences_are_those_of_the_gradients_themselves(bert: Target) -> None
     assert_close(differences.square().sum(dim=2), distances)
 
 
-def test_shares_of_the_sequences_add_up_to_the_gradient(bert: Target) -> None:
+def test_gradients_of_the_sequences_add_up_to_the_gradient(bert: Target) -> None:
     bert.to(dtype=torch.float64)
     observed, candidates = gradients(bert), guesses(bert)
-    matcher = HeadMatcher(bert, observed, DISTANCES["l2"]())
-    shares = matcher.shares(candidates)
-    assert shares.shape[:3] == candidates.shape
-    assert_close(matcher.goal[:, None] - shares.sum(dim=2), matcher.compare(candidates)[1])
+    matcher = ClassifierMatcher(bert, observed, DISTANCES["l2"]())
+    terms = matcher.per_sequence_gradients(candidates)
+    assert terms.shape[:3] == candidates.shape
+    assert_close(matcher.goal[:, None] - terms.sum(dim=2), matcher.compare(candidates)[1])
 
 
 def test_each_sequence_runs_once(bert: Target) -> None:
@@ -96,7 +103,7 @@ def test_each_sequence_runs_once(bert: Target) -> None:
     same = Candidates(
         same.inputs[:, :1].repeat(1, 9, 1, 1), same.mask[:, :1].repeat(1, 9, 1, 1), same.labels[:, :1].repeat(1, 9, 1)
     )
-    matcher, before = HeadMatcher(bert, gradients(bert, 1), DISTANCES["l2"]()), sum(rows)
+    matcher, before = ClassifierMatcher(bert, gradients(bert, 1), DISTANCES["l2"]()), sum(rows)
     for _ in range(2):  # nor again when it is asked for later
         matcher(same)
     handle.remove()
@@ -108,7 +115,7 @@ def test_an_update_or_a_model_without_a_classifier_is_refused(bert: Target) -> N
     language = small_target("gpt2", "causal-lm")
     for target, observed in ((bert, without), (language, Client(language).update(TEXTS).gradient())):
         with pytest.raises(GradleakError, match="no classifier gradient"):
-            HeadMatcher(target, [observed], DISTANCES["l2"]())
+            ClassifierMatcher(target, [observed], DISTANCES["l2"]())
 
 
 @pytest.mark.parametrize(("asks", "compared"), [(0, 1), (1, 1), (3, 3)])
@@ -116,7 +123,7 @@ def test_what_there_was_no_time_for_is_infinitely_far(
     bert: Target, asks: int, compared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(memory.QUICK_PASS, "cpu", 1.0)  # one candidate after the other
-    matcher, candidates = HeadMatcher(bert, gradients(bert), DISTANCES["l2"]()), guesses(bert)
+    matcher, candidates = ClassifierMatcher(bert, gradients(bert), DISTANCES["l2"]()), guesses(bert)
     expected, lacking = matcher.compare(candidates)
     found = matcher.until(PassesAfter(asks))(candidates)
     assert_close(found[:, :compared], expected[:, :compared])

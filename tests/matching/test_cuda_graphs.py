@@ -53,16 +53,16 @@ def test_the_second_call_of_a_kind_is_recorded_and_later_ones_are_replayed(recor
 
 
 def test_more_kinds_in_turn_than_are_kept_are_not_recorded_again_and_again(recorder: Recorder) -> None:
-    cache, kinds = GraphCache(), graphs.MOST_GRAPHS + 4
+    cache, kinds = GraphCache(), graphs.MAX_GRAPHS + 4
     for _ in range(10):
         assert [int(call(cache, kind)[0]) for kind in range(kinds)] == list(range(kinds))
     assert recorder.recordings == kinds
-    assert recorder.replays >= 8 * graphs.MOST_GRAPHS
+    assert recorder.replays >= 8 * graphs.MAX_GRAPHS
 
 
-def test_caches_beside_each_other_share_memory_and_give_it_back_together(recorder: Recorder) -> None:
+def test_caches_of_one_pool_share_memory_and_give_it_back_together(recorder: Recorder) -> None:
     first = GraphCache()
-    second = GraphCache(beside=GraphCache(beside=first))
+    second = GraphCache(shares_pool_with=GraphCache(shares_pool_with=first))
     for cache in (first, second):
         assert [int(call(cache, kind)[0]) for kind in (1, 1, 2, 2)] == [1, 1, 2, 2]
     assert (recorder.recordings, len(recorder.pools)) == (4, 1)

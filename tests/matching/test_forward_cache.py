@@ -1,4 +1,4 @@
-"""Sequences run once, whoever asks for them again."""
+"""The forward cache runs each distinct sequence once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradleak.matching import forward_cache as sequences
-from gradleak.matching.forward_cache import Sequences
+from gradleak.matching import forward_cache
+from gradleak.matching.forward_cache import ForwardCache
 
 
 class Model:
@@ -29,7 +29,7 @@ def drawn(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def test_rows_are_those_of_the_model_and_each_sequence_is_asked_for_once() -> None:
     model, plain = Model(), Model()
-    remembered = Sequences(model)
+    remembered = ForwardCache(model)
     for seed in range(5):
         ids, mask = drawn(40, seed)
         assert torch.equal(remembered(ids, mask), plain(ids, mask))
@@ -39,14 +39,14 @@ def test_rows_are_those_of_the_model_and_each_sequence_is_asked_for_once() -> No
 
 def test_those_that_run_together_come_in_order_of_their_length() -> None:
     model = Model()
-    Sequences(model)(*drawn(40, 0))
+    ForwardCache(model)(*drawn(40, 0))
     lengths = list(map(len, model.asked))
     assert lengths == sorted(lengths)
 
 
 def test_padding_does_not_matter() -> None:
     model = Model()
-    remembered = Sequences(model)
+    remembered = ForwardCache(model)
     ids, mask = torch.tensor([[5, 6, 0], [5, 6, 7]]), torch.tensor([[True, True, False]] * 2)
     assert remembered(ids, mask).tolist() == [[11, 2], [11, 2]]
     assert remembered(ids[:, :2], mask[:, :2]).tolist() == [[11, 2], [11, 2]]
@@ -54,9 +54,9 @@ def test_padding_does_not_matter() -> None:
 
 
 def test_what_takes_too_much_room_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequences, "MOST_BYTES", 100)
+    monkeypatch.setattr(forward_cache, "MAX_CACHE_BYTES", 100)
     model, plain = Model(), Model()
-    remembered = Sequences(model)
+    remembered = ForwardCache(model)
     for seed in (0, 1, 0):
         ids, mask = drawn(30, seed)
         assert torch.equal(remembered(ids, mask), plain(ids, mask))

@@ -39,7 +39,7 @@ def need_kernels() -> None:
 def wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are wanted on this device, and none has been tried."""
     monkeypatch.setattr(fused, "DEVICES", ("cpu", "cuda"))
-    monkeypatch.setattr(fused, "_TRIED", {})
+    monkeypatch.setattr(fused, "_CHECKED", {})
 
 
 def written_out(
@@ -56,13 +56,13 @@ def written_out(
         absolute.copy_((difference.abs().sum(dim=(2, 3)) / share)[..., None])
         squared.copy_((difference.square().sum(dim=(2, 3)) / share)[..., None])
     else:
-        slope = absolute[..., None, None] * difference.sign() + 2 * squared[..., None, None] * difference
-        found[0].copy_(right @ slope.transpose(-1, -2))
+        gradient = absolute[..., None, None] * difference.sign() + 2 * squared[..., None, None] * difference
+        found[0].copy_(right @ gradient.transpose(-1, -2))
 
 
 @pytest.fixture(params=["written out", "kernels"])
 def launched(request: pytest.FixtureRequest, wanted: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Kernels, or what they stand for, are used without a trial; returns the names of those that ran."""
+    """Kernels, or what they stand for, are used without a check; returns the names of those that ran."""
     if request.param == "kernels":
         need_kernels()
     launch = fused._launch if request.param == "kernels" else written_out
@@ -87,14 +87,14 @@ def random_case(terms: int, outputs: int, inputs: int, *, victims: int = 2, cand
 
 
 def assert_same(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], leaves: list[Tensor]) -> None:
-    """Compare sums, and slopes of sums that count differently for every candidate."""
+    """Compare sums, and gradients of sums that count differently for every candidate."""
     assert all(a.dtype == torch.float64 and close(a, b, torch.float32) for a, b in zip(found, expected, strict=True))
     weights = torch.arange(1.0, found[0].numel() + 1, dtype=torch.float64, device=DEVICE).view_as(found[0])
-    slopes = [
+    gradients = [
         torch.autograd.grad((weights * absolute + squared / weights).sum(), leaves)
         for absolute, squared in (found, expected)
     ]
-    assert all(close(a, b, torch.float32) for a, b in zip(*slopes, strict=True))
+    assert all(close(a, b, torch.float32) for a, b in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("kept_only", [False, True], ids=["all", "kept"])
@@ -127,7 +127,7 @@ def test_a_candidate_that_is_right_has_no_distance() -> None:
 
 
 @pytest.mark.usefixtures("wanted")
-def test_kernels_pass_their_trial() -> None:
+def test_kernels_pass_their_check() -> None:
     need_kernels()
     assert fused.fused_sums_work(DEVICE, 20, kept_only=True)
 
@@ -165,7 +165,7 @@ def test_engine_gives_the_same_with_kernels(
     names = [layer.query.weight, layer.feed_forward_in.weight, layer.feed_forward_in.bias]
     matcher = Matcher(aligned, observed, distance, names)
     found, expected = both_ways(monkeypatch, lambda: matcher.gradients(candidates))
-    assert {"sums", "slopes"} == set(launched)
+    assert {"sums", "gradients"} == set(launched)
     assert close(found[0], expected[0], torch.float32)
     assert close(found[1]["inputs"], expected[1]["inputs"], torch.float32)
 
@@ -216,12 +216,12 @@ def test_right_kernels_are_used(terms: int, kept_only: bool, monkeypatch: pytest
 
 
 WRONG: list[Launch] = [
-    *(spoiled("sums", 3), spoiled("sums", 4), spoiled("slopes", 5)),
+    *(spoiled("sums", 3), spoiled("sums", 4), spoiled("gradients", 5)),
     *(forgets_what_was_kept, fails, misses_triton),
 ]
 
 
-@pytest.mark.parametrize("launch", WRONG, ids=["absolute", "squared", "slopes", "kept", "fails", "no triton"])
+@pytest.mark.parametrize("launch", WRONG, ids=["absolute", "squared", "gradients", "kept", "fails", "no triton"])
 @pytest.mark.usefixtures("wanted")
 def test_wrong_kernels_are_never_used(launch: Launch, aligned: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     observed, candidates = observe(aligned, prune=True), candidates_of(aligned, (1, 2, 1, 5))
@@ -235,10 +235,10 @@ def test_wrong_kernels_are_never_used(launch: Launch, aligned: Target, monkeypat
     monkeypatch.setattr(fused, "_launch", noted)
     matcher = Matcher(aligned, observed, L2L1(kept_only=True), names)
     found = matcher(candidates)
-    in_trial = len(calls)
-    assert in_trial
+    in_check = len(calls)
+    assert in_check
     matcher(candidates)
-    assert len(calls) == in_trial
+    assert len(calls) == in_check
     assert not fused.fused_sums_work(DEVICE, 5, kept_only=True)
     monkeypatch.setattr(fused, "DEVICES", ())
     assert close(found, matcher(candidates), torch.float32)
@@ -260,7 +260,7 @@ def test_a_full_device_is_no_verdict_on_kernels(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_tried_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert not fused.fused_sums_work(torch.device("cuda"))
-    assert not fused._TRIED
+    assert not fused._CHECKED
 
 
 def test_a_cpu_builds_entries() -> None:

@@ -8,7 +8,7 @@ import torch
 from conftest import small_target
 from gradleak.matching import Candidates, autograd_gradients, row_gradients
 from gradleak.matching.elementwise import difference_sums, row_difference_sums
-from gradleak.matching.factors import Rows
+from gradleak.matching.factors import LookupRows
 from gradleak.targets import Target
 
 
@@ -20,7 +20,7 @@ def test_sums_over_rows_equal_sums_over_whole_tables(kept_only: bool) -> None:
     observed = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
     observed[:, ::2] = 0
     found = row_difference_sums(index, columns, observed, kept_only=kept_only)
-    table = Rows(index, columns, 6).dense()
+    table = LookupRows(index, columns, 6).dense()
     expected = difference_sums(table, observed, kept_only=kept_only)
     without = difference_sums(torch.zeros_like(table), observed, kept_only=kept_only)
     for more, whole, nothing in zip(found, expected, without, strict=True):

@@ -16,14 +16,14 @@ from gradleak.matching import factors as factors_module
 from gradleak.matching import reductions as sums
 from gradleak.matching.low_rank import outer_products
 from gradleak.matching.matcher import vanishing_parameters
-from gradleak.matching.rule_check import trial_of
+from gradleak.matching.rule_check import check_rules
 from gradleak.targets import Target, Task
 
 
 @pytest.fixture
 def always_outer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take outer products even where, as in models this small, they save nothing."""
-    monkeypatch.setattr(factors_module, "LEAST_SAVING", 0)
+    monkeypatch.setattr(factors_module, "MIN_SAVING", 0)
 
 
 def random_matrix(rank: int, shape: tuple[int, int], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -75,16 +75,16 @@ def test_distances_to_outer_products_equal_autograd(family: str, task: Task, dty
 
 @pytest.mark.parametrize(("family", "task"), TARGET_KINDS, ids=["-".join(kind) for kind in TARGET_KINDS])
 @pytest.mark.usefixtures("always_outer")
-def test_slopes_towards_outer_products_equal_autograd(family: str, task: Task) -> None:
+def test_gradients_towards_outer_products_equal_autograd(family: str, task: Task) -> None:
     target = small_target(family, task, num_labels=3, dtype=torch.float64)
     observed = observe(target, embeddings="words-frozen")
     names = [n for n in observed[0] if n not in vanishing_parameters(target)]
     base = draw(target, (1, 2, 2, 5), seed=1, soft=True, embedded=True)
     candidates = Candidates(base.inputs.requires_grad_(), base.mask, base.labels.requires_grad_())
     expected = oracle(target, observed, Cosine(), candidates, names)
-    slopes = torch.autograd.grad(expected.sum(), list(candidates.leaves.values()))
+    gradients = torch.autograd.grad(expected.sum(), list(candidates.leaves.values()))
     _, found = Matcher(target, observed, Cosine()).gradients(candidates)
-    assert all(close(found[name], slope, torch.float64) for name, slope in zip(found, slopes, strict=True))
+    assert all(close(found[name], gradient, torch.float64) for name, gradient in zip(found, gradients, strict=True))
 
 
 @pytest.mark.parametrize("distance", [Cosine(), SquaredL2(normalised=True), L1()], ids=repr)
@@ -93,7 +93,7 @@ def test_held_sequences_are_kept_as_outer_products(any_target: Target, distance:
     target = any_target.to(dtype=torch.float64)
     matcher = Matcher(target, observe(target, victims=2), distance)
     whole = draw(target, (2, 1, 3, 6), seed=4)
-    last = whole.sequences(torch.tensor([2]))
+    last = whole.select_sequences(torch.tensor([2]))
     assert close(matcher.with_fixed_sequences(whole, 2)(last), matcher(whole), torch.float64)
 
 
@@ -129,7 +129,7 @@ def test_last_layer_computes_the_token_that_is_read(family: str) -> None:
     ("family", "task"), [("albert", "classification"), ("gpt2", "classification"), ("gpt2", "causal-lm")]
 )
 def test_other_models_compute_all_tokens(family: str, task: Task) -> None:
-    assert trial_of(small_target(family, task)).cls_token_only == ()
+    assert check_rules(small_target(family, task)).cls_token_only == ()
 
 
 class MeanPooler(nn.Module):
@@ -156,7 +156,7 @@ def test_models_of_another_kind_compute_all_tokens(kind: type[nn.Module], bert: 
     else:
         model.bert.encoder.layer[-1].intermediate.intermediate_act_fn = kind()
     custom = Target(model, bert.tokenizer, bert.family, name="custom")
-    assert trial_of(custom).cls_token_only == ()
+    assert check_rules(custom).cls_token_only == ()
     observed = observe(custom)
     matcher = Matcher(custom, observed, Cosine())
     candidates = draw(custom, (1, 3, 2, 6), seed=0)
@@ -185,5 +185,5 @@ def test_vectors_of_one_length_are_summed_together(
     vectors = [name for name in matcher.parameters if target.parameters[name].ndim == 1]
     lengths = {len(target.parameters[name]) for name in vectors}
     assert sum(together) > len(vectors) - len(lengths)
-    monkeypatch.setattr(sums, "_summed_at_once", lambda whole, _distance: [[name] for name in whole])
+    monkeypatch.setattr(sums, "_summed_together", lambda whole, _distance: [[name] for name in whole])
     assert all(map(torch.equal, found, (matcher(tried), held(matcher))))

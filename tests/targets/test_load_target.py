@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from conftest import SMALL, SMALL_WITHOUT_ATTENTION, TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import MODELS, Target, Task, load_target, resolve_device, trained_classes
-from gradleak.targets.registry import Entry
+from gradleak.targets.registry import ModelEntry
 
 NAMES_WITH_WEIGHTS_ELSEWHERE = sorted(set(MODELS) - {"tiny"})
 
@@ -369,7 +369,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def shrunk(entry: Entry) -> Entry:
+def shrunk(entry: ModelEntry) -> ModelEntry:
     """Return a registry entry whose architecture is as small as the tests' models; its vocabulary stays."""
     small = (SMALL | SMALL_WITHOUT_ATTENTION)[entry.architecture["model_type"]]
     sizes = small.keys() - {"bos_token_id", "eos_token_id", "hidden_dropout_prob", "attention_probs_dropout_prob"}

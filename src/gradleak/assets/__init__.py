@@ -1,13 +1,11 @@
-"""The models that gradleak ships, so that every study runs without a network.
+"""The models that ship with gradleak: every study runs without a network. `targets` and `priors` load them.
 
-`tiny` is a small BERT (uncased WordPiece vocabulary of 30,522, four layers, hidden size 128) for
-clients to fine-tune; `prior` is a small GPT-2 over the same vocabulary that tells an attack how
-likely a text is. The tokenizer of both lies in the folder of `tiny`. Each folder has a `CARD.md`
-that says what the model was trained on, how well it does, and under which licence it ships.
+`tiny` is a small BERT (uncased WordPiece vocabulary of 30,522, four layers, hidden size 128) for clients to fine-tune;
+`prior` is a small GPT-2 over the same vocabulary that scores how likely a text is. The tokenizer of both is in the
+folder of `tiny`. Each folder has a `CARD.md` with training data, quality and licence.
 
-The weights are stored compactly (`gradleak.assets.storage`), not in the layout that
-`from_pretrained` expects: load them with `gradleak.assets.models`. This module imports no torch,
-so that asking for a path costs nothing.
+The weights are stored compactly (`gradleak.assets.storage`), not in the layout that `from_pretrained` expects: load
+them with `gradleak.assets.models`. This module does not import torch: asking for a path is cheap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Build the embedded models from their compact files."""
+"""Build the embedded models from their compact files; used by `priors` and the training scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_embedded_masked_lm(folder: Path | None = None) -> BertForMaskedLM:
     from transformers import BertConfig, BertForMaskedLM
 
     folder = folder or asset_path("tiny")
-    # Building a model draws its initial weights: the caller's random state is none of our business.
+    # Building a model draws initial weights: keep the caller's random state.
     with torch.random.fork_rng(devices=[]):
         model = BertForMaskedLM(BertConfig(**_read_config(folder)))  # type: ignore[no-untyped-call]
     _restore(model, folder)
@@ -52,14 +52,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise GradleakError(f"there is no embedded model in {folder}; reinstall gradleak")
     config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    # Written for readers of the file; the classes set these themselves.
+    # These are for readers of the file; the classes set them.
     for name in ("model_type", "architectures", "transformers_version"):
         config.pop(name, None)
     return config
 
 
 def _restore(model: PreTrainedModel, folder: Path) -> None:
-    """Fill `model` with the stored weights; only tied tensors may be absent from the file."""
+    """Load the stored weights into `model`; only tied tensors may be missing from the file."""
     state = load_compact(folder / "model.safetensors")
     missing, unexpected = model.load_state_dict(state, strict=False)
     filled = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in state}

@@ -1,8 +1,7 @@
-"""Compact weight files: float16 tensors, and int8 rows with a scale for the large tables.
+"""Compact weight files of the embedded models: float16 tensors, and int8 rows with a scale for large tables.
 
-A quantised table `NAME` is stored as `NAME.int8` and `NAME.scale`, one float16 scale for each row.
-The scale is never rounded down, so no value is clipped and every value is restored to within half
-a scale. The files are plain safetensors.
+A quantised table `NAME` is stored as `NAME.int8` and `NAME.scale`, one float16 scale for each row. The scale is never
+rounded down: no value is clipped, and every value is restored to within half a scale. The files are plain safetensors.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def quantise_rows(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def restore_rows(codes: Tensor, scales: Tensor) -> Tensor:
-    """Return the float32 table that `quantise_rows` made its codes and scales from."""
+    """Return the float32 table of codes and scales from `quantise_rows`."""
     return codes.float() * scales.float()[:, None]
 
 
@@ -48,13 +47,13 @@ def save_compact(
     quantised: Collection[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a state compactly.
+    """Write a state to a compact file.
 
     Args:
         state: The tensors by name, each of floating point; a tied tensor should be given once.
         path: The file to write.
         quantised: Names of two-dimensional tensors to store as int8 rows.
-        metadata: Words to keep in the file's header.
+        metadata: Entries of the file's header.
 
     Raises:
         GradleakError: If a tensor cannot be stored this way.
@@ -71,7 +70,7 @@ def save_compact(
             # A clone, because safetensors refuses tensors that share memory.
             stored[name] = tensor.detach().to("cpu", torch.float16).contiguous().clone()
     save_file(stored, str(path), metadata=dict(metadata or {}))
-    Path(path).chmod(0o644)  # safetensors lets only the owner read what it writes
+    Path(path).chmod(0o644)  # safetensors writes files that only the owner can read
 
 
 def load_compact(path: str | Path) -> dict[str, Tensor]:
@@ -88,7 +87,7 @@ def load_compact(path: str | Path) -> dict[str, Tensor]:
 
 
 def _check_storable(name: str, tensor: Tensor, *, quantised: bool) -> None:
-    """Raise where a tensor would not come back from the file as it went in."""
+    """Raise a GradleakError if the format cannot hold a tensor."""
     if not tensor.is_floating_point():
         raise GradleakError(f"cannot store {name}: {tensor.dtype} is not a floating-point type")
     if quantised and tensor.ndim != 2:

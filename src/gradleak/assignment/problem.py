@@ -19,7 +19,7 @@ from gradleak.leakage.labels import known_labels
 from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.tokens import observed_tokens
 from gradleak.matching import L2, Candidates
-from gradleak.matching.classifier_matcher import HeadMatcher
+from gradleak.matching.classifier_matcher import ClassifierMatcher
 from gradleak.optimisation.slots import Slots, trimmed
 from gradleak.targets import Target
 
@@ -148,7 +148,7 @@ def likeliest_labels(
     labellings = torch.tensor(ways)
     solutions = puzzle.draw(SAMPLES, victim.generator)
     deadline = deadline or Deadline()
-    matcher = HeadMatcher(target, [victim.gradient], L2()).until(deadline.sooner(LABELLING * deadline.left))
+    matcher = ClassifierMatcher(target, [victim.gradient], L2()).until(deadline.sooner(LABELLING * deadline.left))
     distances = matcher(puzzle.candidates(solutions.repeat(len(ways), 1), labellings.repeat_interleave(SAMPLES, dim=0)))
     labels = labellings[distances.view(len(ways), SAMPLES).median(dim=1).values.argmin()]
     return labels, [f"labels {', '.join(map(str, labels.tolist()))}: those that fit random texts best"]

@@ -19,7 +19,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Deadline, Finding, Knowledge, Reporter, Update, Victim
 from gradleak.leakage.tokens import require_words
 from gradleak.matching import DISTANCES, Matcher, select_parameters
-from gradleak.matching.classifier_matcher import HeadMatcher
+from gradleak.matching.classifier_matcher import ClassifierMatcher
 from gradleak.search import (
     Evolution,
     Exchanges,
@@ -252,7 +252,7 @@ class Fet(Attack):
 
         The classifier's gradient is the sum of what the sentences add, so that each sentence teaches by itself.
         """
-        assert isinstance(one.matcher, HeadMatcher)
+        assert isinstance(one.matcher, ClassifierMatcher)
         steps = EXCHANGES * grid.columns * max(1, grid.rows - 1)
         return search_by_learning(
             lambda count: grid.draw(count, one.generator),
@@ -302,11 +302,11 @@ class Fet(Attack):
         """Of several lengths all but one are wrong, so that only the last attempt at each takes long."""
         return self.rounds if lengths == 1 or attempt == self.attempts else -(-self.rounds // 4)
 
-    def _matcher(self, target: Target, gradient: Mapping[str, Tensor]) -> Matcher | HeadMatcher:
+    def _matcher(self, target: Target, gradient: Mapping[str, Tensor]) -> Matcher | ClassifierMatcher:
         """Section 3.2: the fully connected layer alone, or all layers."""
         distance = DISTANCES[self.distance]()
         if self.layers == "classifier":
-            return HeadMatcher(target, [gradient], distance)
+            return ClassifierMatcher(target, [gradient], distance)
         return Matcher(target, [gradient], distance)
 
     def _enough(self, target: Target, gradient: Mapping[str, Tensor]) -> float:
@@ -325,7 +325,7 @@ class _Try:
 
     puzzle: Puzzle
     grid: Grid | None
-    matcher: Matcher | HeadMatcher
+    matcher: Matcher | ClassifierMatcher
     labels: Tensor
     generator: torch.Generator
     enough: float
@@ -347,7 +347,7 @@ class _Try:
 
     def compare(self, solutions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distances of solutions `[count]`, and what the classifier's gradient lacks `[count, entries]`."""
-        assert isinstance(self.matcher, HeadMatcher)
+        assert isinstance(self.matcher, ClassifierMatcher)
         (distances,), (lacking,) = self.matcher.compare(self.puzzle.candidates(solutions, self.labels))
         self.score.note(solutions, distances)
         return distances, lacking
@@ -367,12 +367,12 @@ class _Try:
         Returns:
             Gradients `[classes, count, sequences, entries]`.
         """
-        assert isinstance(self.matcher, HeadMatcher)
+        assert isinstance(self.matcher, ClassifierMatcher)
         labelled = (
             self.puzzle.candidates(solutions, label.expand(self.puzzle.sequences))
             for label in torch.unique(self.labels)
         )
-        return torch.cat([self.matcher.shares(candidates) for candidates in labelled])
+        return torch.cat([self.matcher.per_sequence_gradients(candidates) for candidates in labelled])
 
     def pairs(self, solution: Tensor, reached: Tensor, orders: Tensor, count: int) -> Tensor:
         """Return the solutions `[count, places]` that two moves in a row should bring nearest to the goal.

@@ -1,7 +1,7 @@
-"""All that passes between client and attacker: Update, Knowledge, Reconstruction.
+"""What passes between client, experimenter and attacker: Update, Knowledge, Reconstruction; every room above uses them.
 
-A client gives an `Update`; the experimenter decides which `Knowledge` goes with it; an attack answers with a
-`Reconstruction`. None of them leads back to the private batch.
+A client sends an `Update`; the experimenter decides which `Knowledge` goes with it; an attack answers with a
+`Reconstruction`. None of them refers to the private batch.
 """
 
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind

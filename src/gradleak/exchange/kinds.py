@@ -1,10 +1,10 @@
-"""Gradient, difference of weights, or whole weights: which of them a file holds that does not say so itself.
+"""Kinds of updates: tell a gradient, a difference of weights and whole weights apart in a file that does not say.
 
-A difference of weights shows in its last bits. Weights after and before training are both rounded to float32, so that
-their difference is a whole multiple of the rounding unit of the weights. A gradient is rounded to its own, much finer
-unit, and is such a multiple only by chance. On `tiny` all entries of FedAvg's and AdamW's differences are multiples,
-and 1 % of a gradient's, 8 % under noise of 0.01. What was scaled or averaged on its way shows nothing, and passes for a
-gradient.
+Used where captured updates are loaded. A difference of weights shows in its last bits: the weights after and before
+training are both rounded to float32, so their difference is a whole multiple of the weights' rounding unit. A gradient
+is rounded to its own, much finer unit, and is such a multiple only by chance. On `tiny`, all entries of FedAvg's and
+AdamW's differences are multiples, but 1 % of a gradient's, and 8 % under noise of 0.01. An update that was scaled or
+averaged in transit shows nothing, and passes for a gradient.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from gradleak.errors import GradleakError
 from gradleak.exchange.update import Kind, Update
 from gradleak.targets import Target
 
-BITS = 24  # of a float32's significand
-# An entry counts if its own unit is at most 1/8 of half the weight's: chance makes one in eight of these a multiple.
-FINER = 4
-MULTIPLES = 0.95  # the share of multiples among the entries that count, from which on it is a difference
-LEAST = 50  # entries that must count before anything is said
-ALIKE = 0.9  # cosine of the whole update and the weights, from which on it is weights itself
-SMALLEST = 1e-30  # a weight, below which float32 cannot scale by its unit
-SAMPLE = 2**16  # entries of each tensor that are looked at
+SIGNIFICAND_BITS = 24  # of a float32
+# An entry is informative if its own unit is at most 1/8 of half the weight's: then 1 in 8 is a multiple by chance.
+INFORMATIVE_BITS = 4
+DIFFERENCE_SHARE = 0.95  # an update with at least this share of multiples among informative entries is a difference
+MIN_INFORMATIVE = 50  # informative entries below which nothing is concluded
+WEIGHTS_COSINE = 0.9  # an update whose cosine with the weights is larger is weights itself
+MIN_WEIGHT = 1e-30  # smaller weights cannot be scaled by their unit in float32
+SAMPLE_SIZE = 2**16  # entries of each tensor that are examined
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """What an update's numbers look like, and why; None if they do not tell."""
+    """The kind that an update's numbers suggest (None if they suggest none), and the reason in words."""
 
     kind: Literal["gradient", "difference", "weights"] | None
     why: str
 
 
 def stated_kind(path: str | Path) -> Kind | None:
-    """Return the kind that an update's file states in its metadata; None for a file of other software."""
+    """Return the kind in the metadata of an update's file; None for a file of other software."""
     with safe_open(str(path), framework="pt") as file:
         kind = (file.metadata() or {}).get("kind")
     return kind if kind in ("gradient", "difference") else None
 
 
 def appearance(update: Update, target: Target) -> Appearance:
-    """Tell from an update's numbers, and the weights that it belongs to, what it is."""
+    """Infer the kind of an update from its numbers and the target's weights."""
     counted, multiples = 0, 0
     product, size, weights_size = 0.0, 0.0, 0.0
     for entries, weights in _pairs(update, target):
@@ -57,12 +57,12 @@ def appearance(update: Update, target: Target) -> Appearance:
         weights_size += float(weights.double().square().sum())
         here, whole = _multiples(entries, weights)
         counted, multiples = counted + here, multiples + whole
-    if product > ALIKE * (size * weights_size) ** 0.5:
+    if product > WEIGHTS_COSINE * (size * weights_size) ** 0.5:
         return Appearance("weights", f"its tensors are much like the weights of {target.name} themselves")
-    if counted < LEAST:
+    if counted < MIN_INFORMATIVE:
         return Appearance(None, "its numbers do not tell")
     share = f"{100 * multiples / counted:.0f} % of its entries are multiples of the weights' rounding unit"
-    return Appearance("difference" if multiples >= MULTIPLES * counted else "gradient", share)
+    return Appearance("difference" if multiples >= DIFFERENCE_SHARE * counted else "gradient", share)
 
 
 def settle_kind(
@@ -74,17 +74,17 @@ def settle_kind(
     steps: int | None = None,
     learning_rate: float | None = None,
 ) -> tuple[Update, str]:
-    """Return an update from a file as what it is: gradient or difference; and why it is taken for that.
+    """Return an update from a file with its kind settled, gradient or difference, and the reason in words.
 
-    What the file states counts, then what the caller says, then what the numbers look like.
+    The file's own statement takes precedence, then the caller's, then the appearance of the numbers.
 
     Args:
         update: as `Update.load` read it.
-        target: the model that it belongs to.
+        target: the model it was computed on.
         path: its file.
-        kind: what the caller says it is.
-        steps: local steps of FedAvg, which make it a difference.
-        learning_rate: their learning rate; given if `steps` is.
+        kind: the caller's statement.
+        steps: local steps of FedAvg; they make it a difference.
+        learning_rate: learning rate of those steps; given if `steps` is.
 
     Raises:
         GradleakError: if file and caller contradict each other, or a difference lacks steps and learning rate.
@@ -132,37 +132,41 @@ def _refuse_contradiction(
 
 
 def _pairs(update: Update, target: Target) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield entries of the update's tensors and the weights that they belong to, as float32 on the CPU."""
+    """Yield a sample of each tensor's entries and the weights at the same places, as float32 on the CPU."""
     for name, tensor in update.tensors.items():
         parameter = target.parameters.get(name)
         if parameter is None or parameter.shape != tensor.shape or not tensor.is_floating_point():
             continue
-        stride = max(1, tensor.numel() // SAMPLE)
+        stride = max(1, tensor.numel() // SAMPLE_SIZE)
         entries, weights = (part.detach().flatten()[::stride].cpu().float() for part in (tensor, parameter))
         if bool(torch.isfinite(entries).all()):
             yield entries, weights
 
 
 def _multiples(entries: Tensor, weights: Tensor) -> tuple[int, int]:
-    """Return how many entries can tell a difference from a gradient, and how many of them are multiples.
+    """Return the number of informative entries, and how many of them are multiples of half the weight's rounding unit.
 
-    Half the weight's rounding unit is asked for: that is the unit of a weight that fell below a power of two.
+    Half, because that is the unit of a weight that fell below a power of two during training.
     """
-    used = (entries != 0) & (weights.abs() > SMALLEST)
+    used = (entries != 0) & (weights.abs() > MIN_WEIGHT)
     entries, weights = entries[used], weights[used]
-    half_unit = torch.frexp(weights).exponent - BITS - 1
+    half_unit = torch.frexp(weights).exponent - SIGNIFICAND_BITS - 1
     bits, least = _precision(entries)
     own_unit = (torch.frexp(entries).exponent - bits).clamp_min(least)
-    telling = own_unit <= half_unit - FINER + 1
-    scaled = torch.ldexp(entries[telling].double(), -half_unit[telling])
-    return int(telling.sum()), int((scaled == scaled.round()).sum())
+    informative = own_unit <= half_unit - INFORMATIVE_BITS + 1
+    scaled = torch.ldexp(entries[informative].double(), -half_unit[informative])
+    return int(informative.sum()), int((scaled == scaled.round()).sum())
 
 
 def _precision(entries: Tensor) -> tuple[int, int]:
-    """Return the bits of the significand that entries use, and the exponent of their smallest unit.
+    """Return the significand bits that entries use, and the exponent of their smallest unit.
 
     A cast to bfloat16 leaves 8 bits; one to float16 leaves 11, and no unit below 2⁻²⁴.
     """
     mantissas, steps = entries.view(torch.int32), entries.double() * 2.0**24
-    bits = 8 if not bool((mantissas & 0xFFFF).any()) else 11 if not bool((mantissas & 0x1FFF).any()) else BITS
+    bits = SIGNIFICAND_BITS
+    if not bool((mantissas & 0xFFFF).any()):
+        bits = 8
+    elif not bool((mantissas & 0x1FFF).any()):
+        bits = 11
     return bits, -24 if bool((steps == steps.round()).all()) else -149

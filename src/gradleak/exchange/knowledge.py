@@ -1,4 +1,4 @@
-"""Knowledge: what the attacker is told besides Target and Update."""
+"""`Knowledge`: what the attacker knows besides Target and Update; every attack takes one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FACTS = {
     "dropout": "dropout",
     "defense": "defenses",
 }
-"""The names that `--know` takes, and the field that each stands for."""
+"""Names that `--know` takes, with the field of `Knowledge` that each stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What the attacker is told; None means that it is not told.
+    """Facts that the attacker knows; None means unknown.
 
     Attributes:
         labels: the class of each sequence.
@@ -28,7 +28,7 @@ class Knowledge:
         longest: the number of tokens of the longest sequence.
         batch_size: the number of sequences.
         dropout: the dropout rate that the client trains with (0 if it uses none).
-        defenses: what was done to the update, as on the command line (`noise:0.001`).
+        defenses: the defenses applied to the update, as on the command line (`noise:0.001`).
     """
 
     labels: tuple[int, ...] | None = None
@@ -39,7 +39,7 @@ class Knowledge:
     defenses: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("labels", "lengths", "defenses"):  # lists are welcome
+        for name in ("labels", "lengths", "defenses"):  # accept lists
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         counts = {len(value) for value in (self.labels, self.lengths) if value is not None}
@@ -54,25 +54,25 @@ class Knowledge:
 
     @property
     def sequences(self) -> int | None:
-        """The number of sequences, as far as anything told gives it away."""
+        """The number of sequences, from the batch size, lengths or labels; None if none of them is known."""
         if self.batch_size is not None:
             return self.batch_size
-        told = self.lengths or self.labels
-        return len(told) if told is not None else None
+        known = self.lengths or self.labels
+        return len(known) if known is not None else None
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The names of the facts that are known."""
+        """Names of the known facts."""
         return tuple(name for name, field in FACTS.items() if getattr(self, field) is not None)
 
     def only(self, facts: Iterable[str]) -> Knowledge:
-        """Return what is left when the attacker is told these facts alone."""
+        """Return the knowledge reduced to these facts."""
         kept = {fact_field(name) for name in facts}
         return replace(self, **{f.name: None for f in fields(self) if f.name not in kept})
 
 
 def fact_field(name: str) -> str:
-    """Return the field of a fact that `--know` names."""
+    """Return the field that a name of `--know` stands for."""
     if name not in FACTS:
         raise unknown_name("knowledge", name, FACTS)
     return FACTS[name]

@@ -1,4 +1,4 @@
-"""Progress of a running attack and the time it has left: all that passes between a run and its caller meanwhile."""
+"""Progress reports and deadlines: what a running attack and its caller exchange."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is.
+    """State of a run at one report.
 
     Attributes:
-        step: how many steps are done.
-        total: how many there will be.
+        step: steps done.
+        total: steps in all.
         loss: the best loss so far.
-        texts: what was found so far.
-        seconds: since the run began.
-        first_step: the step from which the pace is counted.
-        first_seconds: when it was done. What came before, the search for a start, is not a step's time.
+        texts: the texts found so far.
+        seconds: time since the run began.
+        first_step: step at the first report, from which the pace is computed.
+        first_seconds: time of that report; initialisation before it does not count towards the pace.
     """
 
     step: int
@@ -32,7 +32,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Estimate from the pace so far."""
+        """Estimated seconds left, at the pace so far."""
         steps = self.step - self.first_step
         if not steps:
             return 0.0 if self.step == self.total else float("inf")
@@ -43,13 +43,13 @@ Listener = Callable[[Progress], None]
 
 
 class Deadline:
-    """The moment by which a run has to end; loops ask `passed` and return the best they have.
+    """The time by which a run has to end; loops check `passed` and return the best they have.
 
     Args:
         seconds: from now; None for no deadline.
 
     Attributes:
-        hit: whether a loop was told that the time is up, so that its result may be incomplete.
+        hit: whether any loop saw the deadline pass; the result may then be incomplete.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -59,7 +59,7 @@ class Deadline:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a deadline at all: what takes long is then done in smaller parts."""
+        """Whether there is a deadline at all; long computations are then done in smaller parts."""
         return self._until < float("inf")
 
     @property
@@ -69,7 +69,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether the time is up. Ask before each step that would take more than a fraction of a second."""
+        """Whether the time is up; check it before each step that takes more than a fraction of a second."""
         if self.left > 0:
             return False
         self.hit = True
@@ -78,7 +78,7 @@ class Deadline:
         return True
 
     def sooner(self, seconds: float) -> Deadline:
-        """Return a deadline of a part of the run: the earlier of this one and one in so many seconds."""
+        """Return a deadline for a part of the run: the earlier of this one and `seconds` from now."""
         part = Deadline(min(self.left, seconds))
         part._whole = self
         return part

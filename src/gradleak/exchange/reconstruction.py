@@ -1,4 +1,4 @@
-"""Reconstruction: what an attack found, and how."""
+"""`Reconstruction`: the result of an attack on one update, for users, scores and records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an attack had at one moment of its run."""
+    """State of an attack at one step of its run."""
 
     step: int
     loss: float
@@ -22,24 +22,24 @@ class Reconstruction:
 
     Attributes:
         token_ids: token ids of each sequence, special tokens included, no padding.
-        texts: the same as text, special tokens left out.
-        labels: the classes that the attack worked with or found; None for a language model.
+        texts: the same decoded, special tokens left out.
+        labels: the classes that the attack was given or found; None for a language model.
         loss: the attack's distance between the gradient of `token_ids` and the observed one.
-        seconds: how long it took; of several updates attacked together, this one's share.
+        seconds: run time; for updates attacked together, this one's share of it.
         attack: the attack's name.
         settings: its hyperparameters.
         seed: its seed.
         version: gradleak's version.
         model_hash: fingerprint of the target's weights.
-        history: how it got there.
+        history: snapshots of the run.
         notes: what the attack inferred or assumed, in words.
         verified: whether the update proves that every text returned was trained on (docs/verified.md).
-        complete: whether it proves, too, that nothing else was: these texts explain the whole update.
+        complete: whether it also proves that nothing else was: these texts explain the whole update.
         labels_verified: whether it proves the labels.
-        copies: how often each text was found, at least; a text that occurs several times is returned once.
+        copies: minimum number of occurrences of each text; a text that occurs several times is returned once.
         verdict: one sentence on what the result means.
-        not_tested: what neither this result nor `verified` says anything about.
-        next_steps: what to do next.
+        not_tested: claims that neither this result nor `verified` supports.
+        next_steps: suggestions for the user.
         tokenizer: the target's, for scoring.
     """
 

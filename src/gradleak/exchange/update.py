@@ -1,4 +1,4 @@
-"""Update: what leaves a client, and all of its private batch that an attack gets to see."""
+"""`Update`: what a client sends, and all that an attack sees of its private batch; saved as safetensors."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ Kind = Literal["gradient", "difference"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Which model an update belongs to, so that the same one can be loaded again."""
+    """Identity of the model an update was computed on, to load the same one again."""
 
     name: str
     task: str
     num_labels: int
     seed: int
     fingerprint: str
-    trained_head: bool | None = None  # whether its classifier is the checkpoint's own; None if the file is older
+    trained_head: bool | None = None  # whether its classifier is the checkpoint's own; None in files of older versions
 
     @classmethod
     def of(cls, target: Target) -> Origin:
-        """Describe a target."""
+        """Return the identity of a target."""
         return cls(target.name, target.task, target.num_labels, target.seed, target.fingerprint, target.trained_head)
 
 
 @dataclass(frozen=True)
 class Update:
-    """Named tensors, and what the training protocol itself makes public.
+    """Named tensors, and what the training protocol makes public.
 
-    Nothing here depends on the private batch but the tensors' values: no length, label, batch size or client seed.
+    Only the tensors' values depend on the private batch: there is no length, label, batch size or client seed here.
 
     Attributes:
         tensors: gradients, or differences of weights, by parameter name.
         kind: `gradient` (FedSGD) or `difference` (FedAvg: weights after minus weights before).
         learning_rate: of the local steps of FedAvg.
         steps: number of local steps of FedAvg.
-        origin: the model it was computed on; None for a file made by other software.
+        origin: the model it was computed on; None for a file of other software.
     """
 
     tensors: Mapping[str, Tensor]
@@ -58,14 +58,14 @@ class Update:
 
     @property
     def num_values(self) -> int:
-        """How many numbers the update holds."""
+        """Number of entries of all tensors."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
     def gradient(self) -> dict[str, Tensor]:
         """Return the gradient: the update itself, or for FedAvg the mean over the local steps.
 
-        With small learning rates the weights hardly move during the local steps, so that the difference is close to
-        −learning rate × the sum of the gradients at the starting point (LAMP, section 5).
+        With small learning rates the weights hardly move during the local steps, and the difference is close to
+        −learning rate × the sum of the gradients at the initial weights (LAMP, section 5).
         """
         if self.kind == "gradient":
             return dict(self.tensors)
@@ -75,15 +75,15 @@ class Update:
         return {name: tensor * factor for name, tensor in self.tensors.items()}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Update:
-        """Return a copy that carries other tensors; this one stays as it is."""
+        """Return a copy with other tensors."""
         return replace(self, tensors=dict(tensors))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Update:
-        """Return a copy on another device."""
+        """Return a copy on another device or of another number format."""
         return self.with_tensors({n: t.to(device=device, dtype=dtype) for n, t in self.tensors.items()})
 
     def check(self, target: Target) -> None:
-        """Raise a GradleakError unless this can be an update of `target`."""
+        """Raise a GradleakError unless names, shapes, values and origin fit `target`."""
         if not self.tensors:
             raise GradleakError("the update holds no tensors")
         parameters = target.parameters
@@ -111,7 +111,7 @@ class Update:
             metadata |= {"learning_rate": repr(float(self.learning_rate)), "steps": str(self.steps)}
         if self.origin is not None:
             metadata |= {f"target.{key}": str(value) for key, value in vars(self.origin).items()}
-        if Path(path).exists() and not Path(path).is_file():  # it would be put in a device's place
+        if Path(path).exists() and not Path(path).is_file():  # writing would replace a device file
             raise GradleakError(f"{path} is no ordinary file; give the name of one")
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
         try:
@@ -121,8 +121,8 @@ class Update:
 
     @classmethod
     def load(cls, path: str | Path) -> Update:
-        """Read an update; files of other software are taken as gradients."""
-        _refuse_what_is_no_safetensors(Path(path))
+        """Read an update; a file of other software is read as a gradient."""
+        _refuse_pickle(Path(path))
         try:
             with safe_open(str(path), framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -132,13 +132,13 @@ class Update:
         return cls(tensors, **_from_metadata(metadata, path))
 
 
-def _refuse_what_is_no_safetensors(path: Path) -> None:
+def _refuse_pickle(path: Path) -> None:
     try:
         with path.open("rb") as file:
             start = file.read(9)
     except OSError as error:
         raise GradleakError(f"{path} cannot be read: {error.strerror}") from None
-    # A safetensors file begins with its header's size, which may look like anything, and a brace.
+    # A safetensors file begins with eight bytes of header size, which may have any value, and a brace.
     if start[8:] != b"{" and (start[:2] == b"PK" or start[:1] == b"\x80"):
         raise GradleakError(f"{path} looks like a pickle, which can run code; save the update as safetensors")
 

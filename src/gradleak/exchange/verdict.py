@@ -1,4 +1,4 @@
-"""What a result means, for a reader who is no expert: a verdict, what it does not say, and what to do next."""
+"""Verdicts on findings for readers who are no experts; `Attack` attaches one to every reconstruction."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ EXPLAINED = "the texts explain all but"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The words that go with a result.
+    """A finding in words.
 
     Attributes:
-        meaning: one sentence on what the result says.
-        not_tested: what it says nothing about.
-        next_steps: what to do next.
+        meaning: one sentence on what the result means.
+        not_tested: claims that the result does not support.
+        next_steps: suggestions for the user.
     """
 
     meaning: str
@@ -31,16 +31,16 @@ class Verdict:
 
 
 def verdict_on(attack: str, finding: Finding, known: Knowledge, *, out_of_time: bool) -> Verdict:
-    """Put a finding into words.
+    """Return the verdict on a finding.
 
     Args:
         attack: the attack's name.
-        finding: what it found.
-        known: what it was told.
-        out_of_time: whether its budget ended it.
+        finding: the attack's finding.
+        known: the attacker's knowledge.
+        out_of_time: whether the time budget ended the attack.
     """
     if finding.verified:
-        return Verdict(_confirmed(finding), _left_open(finding), (DEFEND,))
+        return Verdict(_confirmed(finding), _not_tested(finding), (DEFEND,))
     if any(note.startswith(EXPLAINED) for note in finding.notes):
         meaning = (
             "Not proven, and hardly in doubt: these texts explain the update as far as its rounding lets it be told."
@@ -64,7 +64,7 @@ def _confirmed(finding: Finding) -> str:
     return "Leak confirmed: the client trained on every one of these texts."
 
 
-def _left_open(finding: Finding) -> tuple[str, ...]:
+def _not_tested(finding: Finding) -> tuple[str, ...]:
     left = ["whether the update was computed honestly from the stated weights"]
     if not finding.complete:
         left.append("whether the client trained on other texts, too, that left no trace")

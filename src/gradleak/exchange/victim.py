@@ -1,4 +1,4 @@
-"""One update under attack, and what an attack finds out about it."""
+"""`Victim` and `Finding`: input and output of `Attack.run`, one of each per update."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Victim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What `run` found out about one victim; `Reconstruction` documents the fields."""
+    """The result of an attack's `run` on one victim; `Reconstruction` documents the fields."""
 
     token_ids: Sequence[Sequence[int]]
     labels: Sequence[int] | None

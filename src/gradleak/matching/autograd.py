@@ -1,6 +1,7 @@
-"""Candidates' gradients by autograd itself, one candidate after the other: slow, and always right.
+"""Candidates' gradients by plain autograd, one candidate at a time: slow and always right.
 
-The engine falls back on this for parameters of layers it has no rule for, and checks its rules against it.
+`Matcher` falls back on this for parameters without a rule, `rule_check.py` checks the rules against it, and it is the
+oracle of the tests.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ def autograd_gradients(
 
     Args:
         target: the model.
-        candidates: the guesses; where their tensors require a gradient, so do the results.
+        candidates: the guesses; the results are differentiable where their tensors require a gradient.
         names: parameters to differentiate by.
-        weight: what each sequence's loss counts for; 1 / sequences by default.
+        weight: weight of each sequence's loss; 1 / sequences by default.
     """
     victims, count, sequences = candidates.shape
     factor = 1.0 if weight is None else weight * sequences
@@ -32,7 +33,7 @@ def autograd_gradients(
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     for victim in range(victims):
         for number in range(count):
-            one = candidates.part(slice(victim, victim + 1), slice(number, number + 1)).flat()
+            one = candidates.select(slice(victim, victim + 1), slice(number, number + 1)).flat()
             gradients = _gradients(target, one, {name: parameters[name] for name in names})
             for name, gradient in gradients.items():
                 found[name].append(gradient * factor)

@@ -1,4 +1,4 @@
-"""Candidates: guesses at private batches, many for each of several victims."""
+"""`Candidates`: guesses at private batches, many for each of several victims; what a `Matcher` scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Candidates:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Victims, candidates of each, sequences of a candidate."""
+        """Number of victims, of candidates of each victim, and of sequences of a candidate."""
         victims, candidates, sequences = self.mask.shape[:3]
         return victims, candidates, sequences
 
@@ -50,23 +50,23 @@ class Candidates:
         return [self.inputs, self.mask, self.labels, *(self.dropout[site] for site in sorted(self.dropout))]
 
     def copy(self) -> Candidates:
-        """Return the same values in tensors of their own, which require a gradient where these do."""
+        """Return a deep copy; its tensors require a gradient where these do."""
         return self._each(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
 
     def detached(self) -> Candidates:
-        """Return the same tensors as leaves: what made them is forgotten, whether they require a gradient is not."""
+        """Return the same tensors detached from their graph; they require a gradient where these do."""
         return self._each(lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad))
 
-    def part(self, victims: slice, candidates: slice) -> Candidates:
-        """Return some victims' some candidates."""
+    def select(self, victims: slice, candidates: slice) -> Candidates:
+        """Return some candidates of some victims, as views."""
         return self._each(lambda tensor: tensor[victims, candidates])
 
-    def sequences(self, index: Tensor) -> Candidates:
-        """Return candidates made of some of the sequences."""
+    def select_sequences(self, index: Tensor) -> Candidates:
+        """Return candidates made of the sequences of these indices."""
         return self._each(lambda tensor: tensor.index_select(2, index))
 
     def flat(self) -> Candidates:
-        """Return all sequences in one row `[V × N × B, …]`, as a model takes them."""
+        """Return all sequences as one batch `[V × N × B, …]`, as a model takes them."""
         return self._each(lambda tensor: tensor.flatten(0, 2))
 
     def embeddings(self, target: Target) -> Tensor:

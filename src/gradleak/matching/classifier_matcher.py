@@ -1,14 +1,13 @@
-"""HeadMatcher: the distance of the last layer's gradient alone, from forward passes alone.
+"""`ClassifierMatcher`: distances of the classifier's gradient alone, from forward passes alone; FET searches with it.
 
-The classifier sees features h and answers with probabilities p, so that the gradient of its weight is Σ (p − y) hᵀ over
-the sequences of a batch and that of its bias Σ (p − y). Nothing has to be propagated back, whatever lies below.
+The classifier maps features h to probabilities p, so the gradient of its weight is Σ (p − y) hᵀ over the sequences of a
+batch and that of its bias Σ (p − y). No backward pass is needed, whatever lies below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +18,17 @@ from gradleak.exchange import Deadline
 from gradleak.matching.candidates import Candidates
 from gradleak.matching.distances import Distance
 from gradleak.matching.factors import Dense, Factor, LowRank, dense
-from gradleak.matching.forward_cache import Sequences
-from gradleak.matching.memory import candidates_at_once, candidates_in_a_moment
+from gradleak.matching.forward_cache import ForwardCache
+from gradleak.matching.memory import candidates_at_once, candidates_in_quick_pass
 from gradleak.matching.reductions import Observed, collect
 from gradleak.targets import Target
+from gradleak.targets.hooks import captured_calls
 
 
-class HeadMatcher:
+class ClassifierMatcher:
     """Scores candidates against the observed gradients of a classifier's last layer, as `Matcher` does.
 
-    What follows the forward pass is computed in float64: near the truth a distance is a small difference of large sums.
+    After the forward pass everything is float64, because near the truth a distance is a small difference of large sums.
 
     Args:
         target: the model, a classifier.
@@ -36,7 +36,7 @@ class HeadMatcher:
         distance: how two gradients are compared.
 
     Attributes:
-        deadline: when to stop; whoever calls in a loop asks it, too. None to speak of unless `until` sets one.
+        deadline: when to stop, for loops around the matcher to check as well; unlimited unless `until` sets one.
     """
 
     def __init__(self, target: Target, observed: Sequence[Mapping[str, Tensor]], distance: Distance) -> None:
@@ -48,23 +48,23 @@ class HeadMatcher:
         self.distance = distance
         self.deadline = Deadline()
         self._observed = {name: self._observe(observed, name) for name in self._names.values()}
-        self._sequences = Sequences(self._run)
+        self._cache = ForwardCache(self._run)
 
     @property
     def victims(self) -> int:
-        """How many observed gradients there are."""
+        """Number of observed gradients."""
         return len(next(iter(self._observed.values())).gradient)
 
     def __call__(self, candidates: Candidates) -> Tensor:
-        """Return the distances `[victims, candidates]` in float64; infinity where the deadline came first."""
+        """Return the distances `[victims, candidates]` in float64; infinity for those the deadline left no time for."""
         nothing = torch.empty(self.victims, 0, dtype=torch.float64, device=self.target.device)
         found = [
             self._distances(self._factors(part)) for some in self._in_time(candidates) for part in self._parts(some)
         ]
         return _filled(torch.cat([nothing, *found], dim=1), candidates.shape[1], torch.inf)
 
-    def until(self, deadline: Deadline) -> HeadMatcher:
-        """Return a matcher that compares as many candidates as there is time for, the first in any case."""
+    def until(self, deadline: Deadline) -> ClassifierMatcher:
+        """Return a matcher that stops at a deadline; it always compares the first candidate."""
         other = copy(self)
         other.deadline = deadline
         return other
@@ -77,7 +77,7 @@ class HeadMatcher:
     def compare(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return the distances, and the observed gradients minus the candidates' `[victims, candidates, entries]`.
 
-        Where the deadline came first, a distance is infinite and a difference zero.
+        For candidates that the deadline left no time for, the distance is infinite and the difference zero.
         """
         factors = [self._factors(part) for some in self._in_time(candidates) for part in self._parts(some)]
         distances = torch.cat([self._distances(part) for part in factors], dim=1)
@@ -85,32 +85,32 @@ class HeadMatcher:
         count = candidates.shape[1]
         return _filled(distances, count, torch.inf), _filled(differences, count, 0.0)
 
-    def shares(self, candidates: Candidates) -> Tensor:
-        """Return what each sequence adds to its candidate's gradient `[victims, candidates, sequences, entries]`."""
+    def per_sequence_gradients(self, candidates: Candidates) -> Tensor:
+        """Return each sequence's term of its candidate's gradient `[victims, candidates, sequences, entries]`."""
         errors, features = self._errors_and_features(candidates)
         rows = {"weight": errors[..., None] * features[..., None, :], "bias": errors[..., None]}
         return torch.cat([rows[kind].flatten(3) for kind in self._names], dim=3)
 
     def _in_time(self, candidates: Candidates) -> Iterator[Candidates]:
-        """Yield all candidates at once; where there is a deadline, some after the other until it has passed."""
+        """Yield all candidates at once, or under a deadline one small batch after the other until it has passed."""
         count = candidates.shape[1]
         step = count
         if self.deadline.limited and count > 1:
             tokens = self.victims * candidates.mask.shape[2:].numel()
-            step = 1 if self.deadline.passed else candidates_in_a_moment(self.target, tokens)
+            step = 1 if self.deadline.passed else candidates_in_quick_pass(self.target, tokens)
         for first in range(0, count, max(1, step)):
             if first and self.deadline.passed:
                 break
-            yield candidates.part(slice(None), slice(first, first + step))
+            yield candidates.select(slice(None), slice(first, first + step))
 
     def _parts(self, candidates: Candidates) -> list[Candidates]:
-        """A forward pass keeps next to nothing: what is useful at once is the limit, not memory."""
-        if candidates.are_tokens and candidates.shape[1]:  # in passes as large as they can be
+        """Split candidates into parts; forward passes save nothing, so speed is the limit and not memory."""
+        if candidates.are_tokens and candidates.shape[1]:  # fill the cache in passes as large as possible
             flat = candidates.flat()
-            self._sequences(flat.inputs, flat.mask)
+            self._cache(flat.inputs, flat.mask)
         tokens = self.victims * candidates.mask[0].flatten(1).shape[1]
         size = candidates_at_once(self.target.device, 0, tokens)
-        return [candidates.part(slice(None), slice(i, i + size)) for i in range(0, candidates.shape[1], size)]
+        return [candidates.select(slice(None), slice(i, i + size)) for i in range(0, candidates.shape[1], size)]
 
     def _distances(self, factors: Mapping[str, Sequence[Factor]]) -> Tensor:
         return self.distance(collect(factors, self._observed, self.distance))
@@ -127,7 +127,7 @@ class HeadMatcher:
     def _errors_and_features(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Return (p − y) / B `[victims, candidates, sequences, classes]`, and h `[…, width]`."""
         flat = candidates.flat()
-        rows = self._sequences(flat.inputs, flat.mask) if flat.are_tokens else self._rows(flat.inputs, flat.mask)
+        rows = self._cache(flat.inputs, flat.mask) if flat.are_tokens else self._rows(flat.inputs, flat.mask)
         features, logits = rows.double().tensor_split([rows.shape[1] - self.target.num_labels], dim=1)
         probabilities = torch.softmax(logits, dim=-1)
         truth = flat.labels if flat.labels.is_floating_point() else functional.one_hot(flat.labels, logits.shape[-1])
@@ -135,7 +135,7 @@ class HeadMatcher:
         return errors.view(*candidates.shape, -1), features.reshape(*candidates.shape, -1)
 
     def _run(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Run sequences that come in order of their length; those of one pass are as long as its longest."""
+        """Run sequences that come in order of length, each pass trimmed to its longest sequence."""
         size = candidates_at_once(self.target.device, 0, ids.shape[1])
         ends = (mask * torch.arange(1, ids.shape[1] + 1, device=mask.device)).amax(dim=1)
         longest = torch.stack([part.max() for part in torch.split(ends, size)])
@@ -145,18 +145,10 @@ class HeadMatcher:
 
     @torch.no_grad()
     def _rows(self, embeddings: Tensor, mask: Tensor) -> Tensor:
-        """Return what goes into the classifier and what comes out of it `[sequences, width + classes]`."""
-        model, seen = self.target.model, []
-
-        def record(_: Any, inputs: tuple[Tensor, ...]) -> None:  # noqa: ANN401
-            seen.append(inputs[0])
-
-        handle = model.get_submodule(self.target.classifier).register_forward_pre_hook(record)
-        try:
-            logits = self.target.family.logits(model, embeddings, mask, self.target.task)
-        finally:
-            handle.remove()
-        return torch.cat([seen[0], logits], dim=1)
+        """Return the classifier's input and output `[sequences, width + classes]`."""
+        with captured_calls(self.target, [self.target.classifier]) as calls:
+            logits = self.target.logits(embeddings, mask)
+        return torch.cat([calls[0].inputs, logits], dim=1)
 
     def _observe(self, observed: Sequence[Mapping[str, Tensor]], name: str) -> Observed:
         stacked = torch.stack([gradient[name].to(self.target.device, torch.float64) for gradient in observed])
@@ -164,7 +156,7 @@ class HeadMatcher:
 
 
 def _filled(found: Tensor, count: int, value: float) -> Tensor:
-    """Return what was found for the first candidates `[victims, some, …]` with a value for the rest."""
+    """Return the results of the first candidates `[victims, some, …]`, filled up to `count` candidates with a value."""
     missing = count - found.shape[1]
     return (
         torch.cat([found, found.new_full((len(found), missing, *found.shape[2:]), value)], dim=1) if missing else found

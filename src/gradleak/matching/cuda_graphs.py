@@ -1,6 +1,6 @@
-"""CUDA graphs of engine calls that are made again and again.
+"""CUDA graphs of repeated engine calls; `Matcher` runs its scoring and differentiation through a `GraphCache`.
 
-A pass over a batch of candidates is thousands of small kernels; launching them one by one takes a CPU longer than the
+A pass over a batch of candidates is thousands of small kernels; launching them one by one takes the CPU longer than the
 GPU needs to run them. Recorded once as a graph, they are launched together.
 """
 
@@ -22,11 +22,13 @@ from gradleak.matching.candidates import Candidates
 Result = tuple[Tensor, dict[str, Tensor]]
 Function = Callable[[Candidates], Result]
 WARM_UP_CALLS = 2
-MOST_GRAPHS = 16
+MAX_GRAPHS = 16
 
 
 @dataclass
-class _Recorded:
+class _RecordedGraph:
+    """A recorded call with the tensors it reads and writes."""
+
     graph: torch.cuda.CUDAGraph
     inputs: Candidates
     result: Result
@@ -39,8 +41,8 @@ class _Recorded:
         return distances.clone(), {name: gradient.clone() for name, gradient in gradients.items()}
 
 
-class _Pool:
-    """The memory that the recordings of several caches share."""
+class _GraphPool:
+    """The memory pool that the recordings of several caches share."""
 
     def __init__(self) -> None:
         self.caches: WeakSet[GraphCache] = WeakSet()
@@ -54,60 +56,60 @@ class _Pool:
     def clear(self) -> None:
         self._handle = None
         for cache in list(self.caches):
-            cache.forget()
+            cache.drop()
 
 
 class GraphCache:
-    """Runs calls, and from the second call of a kind on replays a recording of it.
+    """Runs calls, and replays a recording from the second call of a kind on.
 
     Args:
-        beside: another cache, whose recordings never run at the same time: they can use the same memory.
+        shares_pool_with: another cache whose memory pool this one uses; their recordings must never run concurrently.
     """
 
-    def __init__(self, beside: GraphCache | None = None) -> None:
-        self._pool: _Pool = _Pool() if beside is None else beside._pool
+    def __init__(self, shares_pool_with: GraphCache | None = None) -> None:
+        self._pool: _GraphPool = _GraphPool() if shares_pool_with is None else shares_pool_with._pool
         self._pool.caches.add(self)
-        self.forget()
+        self.drop()
 
-    def forget(self) -> None:
-        """Forget all recordings."""
-        self._recorded: OrderedDict[Hashable, _Recorded | None] = OrderedDict()
+    def drop(self) -> None:
+        """Drop all recordings of this cache."""
+        self._recorded: OrderedDict[Hashable, _RecordedGraph | None] = OrderedDict()
         self._seen: set[Hashable] = set()
         self._dropped: set[Hashable] = set()
 
     def clear(self) -> None:
-        """Forget all recordings, also of the caches beside this, and give their memory back."""
+        """Drop all recordings of all caches of the pool, and free their memory."""
         self._pool.clear()
 
     def __call__(self, kind: Hashable, function: Function, candidates: Candidates) -> Result:
         """Return `function(candidates)`.
 
         Args:
-            kind: calls of one kind differ only in the values of the candidates' tensors; shapes need not be in it.
-            function: must not wait for the device, and must read nothing that changes but the candidates.
+            kind: key of the call. Calls of one kind and of the same tensor shapes differ only in the tensors' values.
+            function: must not synchronise with the device, nor read anything that changes except the candidates.
             candidates: the call's argument.
         """
         shapes = tuple((tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in candidates.tensors)
         key = (kind, shapes, torch.backends.cuda.matmul.allow_tf32)
         if candidates.mask.device.type != "cuda":
             return function(candidates)
-        # A call that is made once is not worth a recording; one whose recording had to go would only drive out others,
-        # since calls come round in turn.
+        # A single call is not worth a recording. Calls come round in turn: a kind that was evicted once would only
+        # evict others if it were recorded again.
         if key not in self._seen or key in self._dropped:
             self._seen.add(key)
             return function(candidates)
         if key not in self._recorded:
-            # One pool for all recordings: they never run at the same time, and results are copied out at once.
+            # One pool for all recordings: they never run at the same time, and results are copied out immediately.
             self._recorded[key] = _record(function, candidates, self._pool.handle)
-            while len(self._recorded) > MOST_GRAPHS:
+            while len(self._recorded) > MAX_GRAPHS:
                 self._dropped.add(self._recorded.popitem(last=False)[0])
         recorded = self._recorded[key]
         return function(candidates) if recorded is None else recorded.replay(candidates)
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Let no old recording be destroyed meanwhile: CUDA refuses that as long as it records."""
+def _paused_garbage_collection() -> Iterator[None]:
+    """Pause garbage collection: CUDA fails if an old graph is destroyed while another is recorded."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -117,8 +119,8 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _record(function: Function, candidates: Candidates, pool: Any) -> _Recorded | None:  # noqa: ANN401
-    """Record a call; None if it does something that cannot be recorded."""
+def _record(function: Function, candidates: Candidates, pool: Any) -> _RecordedGraph | None:  # noqa: ANN401
+    """Record a call; return None if it does something that a graph cannot hold."""
     inputs = candidates.copy()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -128,11 +130,11 @@ def _record(function: Function, candidates: Candidates, pool: Any) -> _Recorded 
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
-        with _nothing_collected(), torch.cuda.graph(graph, pool=pool):
+        with _paused_garbage_collection(), torch.cuda.graph(graph, pool=pool):
             result = function(inputs)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         torch.cuda.synchronize()
         return None
-    return _Recorded(graph, inputs, result)
+    return _RecordedGraph(graph, inputs, result)

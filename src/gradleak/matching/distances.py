@@ -1,8 +1,8 @@
-"""Distances between a candidate's gradient and the observed one.
+"""Distances between a candidate's gradient and the observed one; every attack picks one for its `Matcher`.
 
-A distance is a formula over a few sums for each parameter tensor. Inner products and norms come from factors and cost
-next to nothing; sums over single entries (`absolute`, `violation`) need the gradient itself, tensor by tensor. What the
-papers call a layer is, in their published code, each parameter tensor; so it is here.
+A distance is a formula over a few sums for each parameter tensor (`Sums`). Inner products and norms come from factors
+and are nearly free; sums over single entries (`absolute`, `violation`) need the gradient itself, tensor by tensor. What
+the papers call a layer is each parameter tensor in their published code, and here.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums that distances are made of, each `[parameters, victims, candidates]` and in float64.
+    """The sums that distances are computed from, each `[parameters, victims, candidates]` in float64.
 
     Attributes:
-        inner: candidate · observed; NaN if `absolute` is asked for.
-        candidate: ‖candidate‖²; NaN if `absolute` is asked for.
+        inner: candidate · observed; NaN where the distance asks for `absolute`.
+        candidate: ‖candidate‖²; NaN where the distance asks for `absolute`.
         observed: ‖observed‖².
-        included: 1 where the victim's tensor takes part, 0 where it is numerically zero.
-        absolute: ‖candidate − observed‖₁, if asked for.
+        included: 1 where the victim's tensor is compared, 0 where it is numerically zero.
+        absolute: ‖candidate − observed‖₁, if the distance asks for it.
         difference: ‖candidate − observed‖², from the same entries.
-        violation: Σ max(−candidate · sign(observed), 0), if asked for.
-        squared_violation: the same, squared before it is summed.
+        violation: Σ max(−candidate · sign(observed), 0), if the distance asks for it.
+        squared_violation: the same sum of squares.
     """
 
     inner: Tensor
@@ -52,9 +52,10 @@ class Distance(ABC):
     """Base of all distances.
 
     Attributes:
-        kept_only: compare only entries that are not zero in the observed gradient: what pruning left (LTI, appendix
-            A.1; GRAB, section 5.5.2).
+        kept_only: compare only entries that pruning left, those not zero in the observed gradient (LTI, appendix A.1;
+            GRAB, section 5.5.2).
         normalised: first scale the candidate's gradient to the observed one's norm (GRAB, section 5.5.1).
+        entry_sums: sums over single entries that the distance needs: `absolute` or `violation`.
     """
 
     kept_only: bool = False
@@ -63,7 +64,7 @@ class Distance(ABC):
 
     @property
     def needs_entries(self) -> bool:
-        """Whether the gradient itself must be built."""
+        """Whether single entries of the gradient are needed, not only its factors."""
         return self.kept_only or bool(self.entry_sums)
 
     @abstractmethod
@@ -73,7 +74,7 @@ class Distance(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class SquaredL2(Distance):
-    """Σ ‖·‖², as DLG (Zhu et al. 2019) has it."""
+    """Σ ‖·‖², the distance of DLG (Zhu et al. 2019)."""
 
     def __call__(self, sums: Sums) -> Tensor:
         """Sum over tensors."""
@@ -82,7 +83,7 @@ class SquaredL2(Distance):
 
 @dataclass(frozen=True, kw_only=True)
 class L2(Distance):
-    """Σ ‖·‖, a norm for each tensor."""
+    """Σ ‖·‖, one norm per tensor."""
 
     def __call__(self, sums: Sums) -> Tensor:
         """Sum over tensors."""
@@ -103,9 +104,12 @@ class L1(Distance):
 
 @dataclass(frozen=True, kw_only=True)
 class L2L1(Distance):
-    """L2 + α · L1, as TAG (Deng et al. 2021) has it.
+    """L2 + α · L1, the distance of TAG (Deng et al. 2021).
 
-    LAMP's paper writes ‖·‖₂ (section 4.2); its published code squares it, and so do the results in its tables.
+    Attributes:
+        alpha: weight of L1.
+        squared: square the L2 norm. LAMP's paper writes ‖·‖₂ (section 4.2), but its published code squares it, and its
+            tables were made with that.
     """
 
     alpha: float = 0.01
@@ -121,7 +125,7 @@ class L2L1(Distance):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Distance):
-    """1 − the mean over tensors of the cosine (LAMP, section 4.2)."""
+    """1 − the cosine, averaged over tensors (LAMP, section 4.2)."""
 
     def __call__(self, sums: Sums) -> Tensor:
         """Average over tensors."""
@@ -130,10 +134,14 @@ class Cosine(Distance):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign(Distance):
-    """For sign compression: what of the candidate's gradient has the wrong sign (LTI, appendix A.1, equation 3).
+class WrongSign(Distance):
+    """Size of the candidate's entries of the wrong sign, for sign compression (LTI, appendix A.1, equation 3).
 
-    Σ ℓ² + α · Σ ℓ with ℓ = max(−candidate · sign(observed), 0); α as in TAG, 0 for the squares alone.
+    Σ ℓ² + α · Σ ℓ with ℓ = max(−candidate · sign(observed), 0). `benchmarks/inversion.py` uses it for TAG under sign
+    compression, the baseline in docs/attacks/lti.md.
+
+    Attributes:
+        alpha: weight of the sum of ℓ, as in TAG; 0 for the squares alone.
     """
 
     alpha: float = 0.0
@@ -152,11 +160,11 @@ DISTANCES: dict[str, type[Distance]] = {
     "l1": L1,
     "l2+l1": L2L1,
     "cosine": Cosine,
-    "sign": Sign,
+    "sign": WrongSign,
 }
 
 
 def _root(squares: Tensor) -> Tensor:
-    """Square root whose slope at zero is zero instead of infinite."""
+    """Return the square root, with gradient zero at zero instead of infinity."""
     positive = squares > 0
     return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)

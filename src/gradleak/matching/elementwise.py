@@ -1,7 +1,7 @@
-"""Sums over single entries of gradients, which must be built for it, read as rarely as possible.
+"""Sums over single entries of gradients that must be built, read from memory as rarely as possible.
 
-A weight matrix has a thousand times more entries than the factors that make it: on any device the time goes into
-reading and writing them. Left to itself, autograd would keep and read a copy for every operation.
+A weight matrix has a thousand times more entries than its factors: on any device the time goes into reading and writing
+them. Plain autograd would keep and read a copy for every operation. Used by `reductions.py` for L1 distances.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ def difference_sums(entries: Tensor, observed: Tensor, *, kept_only: bool) -> tu
     Args:
         entries: candidates' gradients `[victims, candidates, *shape]`.
         observed: `[victims, *shape]`.
-        kept_only: leave out entries that are zero in the observed gradient.
+        kept_only: ignore entries that are zero in the observed gradient.
     """
     sums: tuple[Tensor, Tensor] = _DifferenceSums.apply(entries, observed, kept_only)  # type: ignore[no-untyped-call]
     return sums
 
 
 def row_difference_sums(index: Tensor, columns: Tensor, observed: Tensor, *, kept_only: bool) -> tuple[Tensor, Tensor]:
-    """Return by how much ‖table − observed‖₁ and ‖table − observed‖² exceed ‖observed‖₁ and ‖observed‖².
+    """Return ‖table − observed‖₁ − ‖observed‖₁ and ‖table − observed‖² − ‖observed‖².
 
-    Both `[victims, candidates]` and in float64. A table is zero but for a few rows, and only these are read.
+    Both `[victims, candidates]` and in float64. A table is zero except in a few rows, and only those are read.
 
     Args:
-        index: numbers of rows `[victims, candidates, terms]`; what is given for one row several times adds up.
-        columns: what stands in them `[victims, candidates, terms, width]`.
+        index: row numbers `[victims, candidates, terms]`; values given several times for one row add up.
+        columns: values of those rows `[victims, candidates, terms, width]`.
         observed: whole tables `[victims, height, width]`.
-        kept_only: leave out entries that are zero in the observed table.
+        kept_only: ignore entries that are zero in the observed table.
     """
     same = index[..., :, None] == index[..., None, :]
     is_first = ~same.tril(diagonal=-1).any(dim=-1)  # each row counts once
@@ -48,7 +48,7 @@ def row_difference_sums(index: Tensor, columns: Tensor, observed: Tensor, *, kep
 
 
 class _DifferenceSums(torch.autograd.Function):
-    """Keeps one copy of the difference for the slopes of both sums."""
+    """Both sums, with one saved copy of the difference for both gradients."""
 
     @staticmethod
     def forward(ctx: Any, entries: Tensor, observed: Tensor, kept_only: bool) -> tuple[Tensor, Tensor]:  # noqa: ANN401
@@ -60,17 +60,17 @@ class _DifferenceSums(torch.autograd.Function):
         return _total(difference, 1), _total(difference, 2)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         (difference,) = ctx.saved_tensors
         absolute, squared = (
-            slope.to(difference.dtype).view(*slope.shape, *[1] * (difference.ndim - 2)) for slope in slopes
+            grad.to(difference.dtype).view(*grad.shape, *[1] * (difference.ndim - 2)) for grad in grad_outputs
         )
         found = difference.sign().mul_(absolute)
         return found.addcmul_(difference, 2 * squared), None, None
 
 
 def _total(difference: Tensor, order: int) -> Tensor:
-    """Sum over rows in the entries' own precision, and over the rows' sums in float64."""
+    """Sum rows in the entries' own precision, then the rows' sums in float64."""
     rows = torch.linalg.vector_norm(difference, order, dim=-1)
     sums = (rows if order == 1 else rows.square()).to(torch.float64)
     return sums.flatten(2).sum(dim=2) if sums.ndim > 2 else sums

@@ -1,14 +1,14 @@
-"""Gradients that are kept as factors.
+"""Gradients kept as factors: their inner products, norms, and the matrix itself where nothing else will do.
 
 A candidate's gradient of a weight matrix is a sum of outer products, Σ_k rows_k ⊗ columns_k, one for each token. Its
-inner product with an observed gradient and its norm follow from the factors alone, so that the matrix itself, a
-thousand times larger, is never built:
+inner product with an observed gradient and its norm follow from the factors alone; the matrix itself, a thousand times
+larger, is never built:
 
     ⟨dW, G⟩ = Σ_k rows_k · G columns_k          ‖dW‖² = Σ_{k,l} (rows_k · rows_l)(columns_k · columns_l)
 
-Leading dimensions are always `[victims, candidates]`; what is the same for all candidates of a victim, such as the
-observed gradient, is kept once: `[victims, 1]`. Sums end in float64: where a candidate is nearly right, a distance is a
-small difference of large sums.
+Leading dimensions are always `[victims, candidates]`; what all candidates of a victim share, such as the observed
+gradient, is stored once: `[victims, 1]`. Sums end in float64, because near the truth a distance is a small difference
+of large sums. Rules make factors, `reductions.py` sums them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-# Outer products are kept instead of their sum where they take at least so many times fewer multiplications.
-LEAST_SAVING = 2
+# Outer products are kept instead of their sum where they save at least this factor of multiplications.
+MIN_SAVING = 2
 
 
 @dataclass(frozen=True)
 class _Tensors:
-    """What all kinds of factors have in common."""
+    """Base of all factors: access to their tensors."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -35,23 +35,23 @@ class _Tensors:
 
     @property
     def candidates(self) -> int:
-        """How many candidates each victim has."""
+        """Number of candidates of each victim."""
         return self.tensors[0].shape[1]
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a graph hangs on the factor."""
+        """Whether any tensor of the factor requires a gradient."""
         return any(tensor.requires_grad for tensor in self.tensors)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the factor with every tensor changed."""
+        """Return the factor with `change` applied to every tensor."""
         changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if torch.is_tensor(v)}
         return replace(self, **changed)
 
 
 @dataclass(frozen=True)
 class LowRank(_Tensors):
-    """Σ_k rows_k ⊗ columns_k, as linear layers have it."""
+    """Σ_k rows_k ⊗ columns_k: the gradient of a linear layer's weight."""
 
     rows: Tensor  # [victims, candidates, terms, outputs]
     columns: Tensor  # [victims, candidates, terms, inputs]
@@ -73,8 +73,8 @@ class LowRank(_Tensors):
 
 
 @dataclass(frozen=True)
-class Rows(_Tensors):
-    """Σ_k e(index_k) ⊗ columns_k: the gradient of a table of which single rows were looked up."""
+class LookupRows(_Tensors):
+    """Σ_k e(index_k) ⊗ columns_k: the gradient of an embedding table of which single rows were looked up."""
 
     index: Tensor  # [victims, candidates, terms]
     columns: Tensor  # [victims, candidates, terms, width]
@@ -82,7 +82,7 @@ class Rows(_Tensors):
 
     @property
     def terms(self) -> int:
-        """Number of rows that were looked up."""
+        """Number of looked-up rows of a candidate."""
         return self.index.shape[2]
 
     def inner(self, observed: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class Rows(_Tensors):
 
 @dataclass(frozen=True)
 class Dense(_Tensors):
-    """The gradient itself, for parameters that are small or of an unknown kind."""
+    """The gradient itself, for small parameters and those without a rule."""
 
     values: Tensor  # [victims, candidates, *shape]
 
@@ -112,25 +112,25 @@ class Dense(_Tensors):
         return self.values
 
 
-Factor = LowRank | Rows | Dense
+Factor = LowRank | LookupRows | Dense
 
 
 def combine(factors: Sequence[Factor]) -> list[Factor]:
-    """Merge the contributions that a parameter gets from its several uses, as far as they are of one kind."""
+    """Merge the factors of a parameter from several calls of its layer into at most one of each kind."""
     if any(isinstance(factor, Dense) for factor in factors):
         return [Dense(dense(factors))]
     low_rank = [factor for factor in factors if isinstance(factor, LowRank)]
-    rows = [factor for factor in factors if isinstance(factor, Rows)]
+    rows = [factor for factor in factors if isinstance(factor, LookupRows)]
     merged: list[Factor] = []
     if low_rank:
         merged.append(LowRank(_join([f.rows for f in low_rank]), _join([f.columns for f in low_rank])))
     if rows:
-        merged.append(Rows(_join([f.index for f in rows]), _join([f.columns for f in rows]), rows[0].height))
+        merged.append(LookupRows(_join([f.index for f in rows]), _join([f.columns for f in rows]), rows[0].height))
     return merged
 
 
 def inner(factors: Sequence[Factor], shared: Sequence[Factor]) -> Tensor:
-    """Return the inner products `[victims, candidates]` of a parameter's gradient with one that candidates share."""
+    """Return the inner products `[victims, candidates]` of a gradient with one that all candidates share."""
     return _added([_inner_with_shared(a, b) for a in factors for b in shared])
 
 
@@ -146,14 +146,17 @@ def dense(factors: Sequence[Factor]) -> Tensor:
     return _added([factor.dense() for factor in factors])
 
 
-def few_enough(terms: int, outputs: int, inputs: int) -> bool:
-    """Tell whether so many outer products are worth more than their sum, the matrix, in inner products with others."""
-    return terms * (outputs + inputs) * LEAST_SAVING <= outputs * inputs
+def outer_products_are_cheaper(terms: int, outputs: int, inputs: int) -> bool:
+    """Return whether inner products with this many outer products cost less than with their sum, the matrix."""
+    return terms * (outputs + inputs) * MIN_SAVING <= outputs * inputs
 
 
 def compact(factors: Sequence[Factor]) -> list[Factor]:
-    """Return a gradient `[victims, 1, …]` in the form in which inner products with it cost least."""
-    light = (not isinstance(f, LowRank) or few_enough(f.terms, f.rows.shape[3], f.columns.shape[3]) for f in factors)
+    """Return a gradient `[victims, 1, …]` in the form in which inner products cost least."""
+    light = (
+        not isinstance(f, LowRank) or outer_products_are_cheaper(f.terms, f.rows.shape[3], f.columns.shape[3])
+        for f in factors
+    )
     return list(factors) if all(light) else [Dense(dense(factors))]
 
 
@@ -170,13 +173,13 @@ def _cross(a: Factor, b: Factor) -> Tensor:
     return _sum(_overlap(a, b) * _dots(a.columns, b.columns))
 
 
-def _overlap(a: LowRank | Rows, b: LowRank | Rows) -> Tensor:
+def _overlap(a: LowRank | LookupRows, b: LowRank | LookupRows) -> Tensor:
     """Return rows_k · rows_l `[victims, candidates, terms of a, terms of b]`."""
     if isinstance(a, LowRank) and isinstance(b, LowRank):
         return _dots(a.rows, b.rows)
-    if isinstance(a, Rows) and isinstance(b, Rows):
+    if isinstance(a, LookupRows) and isinstance(b, LookupRows):
         return (a.index[..., :, None] == b.index[..., None, :]).to(a.columns.dtype)
-    if isinstance(a, LowRank) and isinstance(b, Rows):
+    if isinstance(a, LowRank) and isinstance(b, LookupRows):
         shape = (len(a.rows), max(a.candidates, b.candidates), a.terms)
         return a.rows.expand(*shape, -1).gather(3, b.index[:, :, None, :].expand(*shape, -1))
     return _overlap(b, a).transpose(-1, -2)
@@ -190,13 +193,13 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_cheaper_dense(factor: LowRank) -> bool:
-    """Tell whether the matrix takes less work than the terms' Gram matrices, as with many tokens and few features."""
+    """Return whether the matrix costs less than the terms' Gram matrices: many tokens, few features."""
     outputs, inputs = factor.rows.shape[3], factor.columns.shape[3]
     return factor.terms * (outputs + inputs) > 2 * outputs * inputs
 
 
 def _added(parts: Sequence[Tensor]) -> Tensor:
-    """Return the sum; mostly there is one part, and each operation left out here is left out a hundred times a step."""
+    """Return the sum of at least one part without an addition to zero: this runs a hundred times a step."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -208,9 +211,9 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _sum(products: Tensor) -> Tensor:
-    """Sum over all but `[victims, candidates]`: rows as they are, for speed, and the rows' sums in float64."""
+    """Sum over all but `[victims, candidates]`: rows in their own precision, for speed, then in float64."""
     return (
         products.sum(dim=-1).flatten(2).sum(dim=2, dtype=torch.float64)
         if products.ndim > 3
-        else (products.sum(dim=-1, dtype=torch.float64))
+        else products.sum(dim=-1, dtype=torch.float64)
     )

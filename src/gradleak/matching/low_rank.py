@@ -1,8 +1,7 @@
-"""Observed gradients as a few outer products.
+"""Observed gradients as a few outer products, which makes `Matcher`'s inner products with them nearly free.
 
-The gradient of a linear layer is a sum of one outer product for each token of the private batch, so that its rank is a
-few dozen where the matrix has hundreds of rows: inner products with it then cost next to nothing. Noise and pruning
-destroy the low rank, and such gradients stay the matrices they are.
+The gradient of a linear layer is a sum of one outer product for each token of the private batch: its rank is a few
+dozen where the matrix has hundreds of rows. Noise and pruning destroy the low rank; such gradients stay matrices.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gradleak.matching.factors import LowRank, few_enough
+from gradleak.matching.factors import LowRank, outer_products_are_cheaper
 
-# Directions that are looked for at once, and how much may be left out, in units of the number format's rounding.
-BLOCK = 16
-ROUNDING = 16
+BLOCK_SIZE = 16  # directions extracted at once
+RESIDUAL_EPS = 16  # tolerated relative residual, in units of the number format's eps
 
 
 def outer_products(gradients: Tensor) -> LowRank | None:
-    """Return matrices `[victims, outputs, inputs]` as outer products `[victims, 1, terms, …]`, if a few are enough.
+    """Return matrices `[victims, outputs, inputs]` as outer products `[victims, 1, terms, …]`.
 
-    Victims whose gradients need fewer terms than others' get terms that are zero.
+    The result is None if the rank is too high for them to be cheaper than the matrix. Victims whose
+    gradients need fewer terms than others' are padded with zero terms.
     """
     rows, columns = [], []
     for gradient in gradients:
@@ -36,20 +35,20 @@ def outer_products(gradients: Tensor) -> LowRank | None:
 def _factorise(gradient: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return rows `[terms, outputs]` and columns `[terms, inputs]` whose outer products sum to the gradient.
 
-    Random combinations of a matrix's columns span its range; block after block is taken out until the rest is rounding
-    error (Halko, Martinsson and Tropp 2011, section 4.4). A rank is decided here, so all of it is float64.
+    Random combinations of a matrix's columns span its range; blocks of them are deflated until the residual is rounding
+    error (Halko, Martinsson and Tropp 2011, section 4.4). All in float64, because it decides a rank.
     """
-    rest = gradient.double()
-    negligible = ROUNDING * torch.finfo(gradient.dtype).eps * rest.norm()
+    residual = gradient.double()
+    tolerance = RESIDUAL_EPS * torch.finfo(gradient.dtype).eps * residual.norm()
     generator = torch.Generator().manual_seed(0)
     rows: list[Tensor] = []
     columns: list[Tensor] = []
-    while few_enough(BLOCK * (len(rows) + 1), *gradient.shape):
-        random = torch.randn(gradient.shape[1], BLOCK, generator=generator, dtype=torch.float64)
-        directions = torch.linalg.qr(rest @ random.to(rest.device)).Q  # [outputs, block]
+    while outer_products_are_cheaper(BLOCK_SIZE * (len(rows) + 1), *gradient.shape):
+        random = torch.randn(gradient.shape[1], BLOCK_SIZE, generator=generator, dtype=torch.float64)
+        directions = torch.linalg.qr(residual @ random.to(residual.device)).Q  # [outputs, block]
         rows.append(directions.T)
-        columns.append(directions.T @ rest)
-        rest = rest - directions @ columns[-1]
-        if rest.norm() <= negligible:
+        columns.append(directions.T @ residual)
+        residual = residual - directions @ columns[-1]
+        if residual.norm() <= tolerance:
             return torch.cat(rows).to(gradient.dtype), torch.cat(columns).to(gradient.dtype)
     return None

@@ -1,4 +1,4 @@
-"""How many candidates fit on the device at once, found by measuring one."""
+"""How many candidates one pass of a `Matcher` takes: as many as fit the device, measured on one, and the deadline."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from gradleak.targets import Target
 
-# Peak memory of a pass over what its graph saves: gradients in flight and temporary copies come on top.
+# Peak memory of a pass relative to what its graph saves: gradients in flight and temporary copies come on top.
 PEAK_OVER_SAVED = 3.0
 SHARE_OF_FREE_MEMORY = 0.5
-# More tokens at once make no processor faster once its matrix units are busy, and spoil a CPU's cache.
-MOST_TOKENS = {"cpu": 4_096, "cuda": 262_144}
-# Tokens times parameters of a pass that takes a fraction of a second, so that a deadline can be asked between passes.
+# More tokens in a pass are no faster once the matrix units are busy, and spoil a CPU's cache.
+MAX_TOKENS_PER_PASS = {"cpu": 4_096, "cuda": 262_144}
+# Tokens times parameters of a pass that takes a fraction of a second: the deadline is checked between passes.
 QUICK_PASS = {"cpu": 4e9, "cuda": 4e12}
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how much memory may still be taken on a device, within the share of it that this process may have."""
+    """Return the memory still available on a device, within the share of it that this process may use."""
     if device.type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
         taken, used = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
@@ -30,14 +30,14 @@ def free_bytes(device: torch.device) -> int:
     return min(_available_memory(), _control_group_memory())
 
 
-def saved_bytes(run: Callable[[], Any], standing: Iterable[Tensor]) -> int:
-    """Return the bytes that autograd keeps while `run` builds its graph, each storage counted once.
+def saved_bytes(run: Callable[[], Any], resident: Iterable[Tensor]) -> int:
+    """Return the bytes that autograd saves while `run` builds its graph, each storage counted once.
 
     Args:
         run: builds the graph.
-        standing: tensors that are there anyway, however many candidates there are; they are not counted.
+        resident: tensors in memory whatever the number of candidates; they are not counted.
     """
-    ignored = {tensor.untyped_storage().data_ptr() for tensor in standing}
+    ignored = {tensor.untyped_storage().data_ptr() for tensor in resident}
     seen: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -51,14 +51,20 @@ def saved_bytes(run: Callable[[], Any], standing: Iterable[Tensor]) -> int:
 
 
 def candidates_at_once(device: torch.device, bytes_each: float, tokens_each: int) -> int:
-    """Return how many candidates a pass should take."""
+    """Return how many candidates a pass should take: no more than fit the device, and no more than make it faster.
+
+    Args:
+        device: where the pass runs.
+        bytes_each: memory that autograd saves for a candidate.
+        tokens_each: tokens of a candidate.
+    """
     fitting = free_bytes(device) * SHARE_OF_FREE_MEMORY / max(bytes_each * PEAK_OVER_SAVED, 1.0)
-    useful = MOST_TOKENS.get(device.type, MOST_TOKENS["cuda"]) / tokens_each
+    useful = MAX_TOKENS_PER_PASS.get(device.type, MAX_TOKENS_PER_PASS["cuda"]) / tokens_each
     return max(1, int(min(fitting, useful)))
 
 
-def candidates_in_a_moment(target: Target, tokens_each: int) -> int:
-    """Return how many candidates a pass may take that ends soon."""
+def candidates_in_quick_pass(target: Target, tokens_each: int) -> int:
+    """Return how many candidates of `tokens_each` tokens a pass of a fraction of a second can take."""
     used = target.parameters.keys() - target.embedding_parameters
     size = sum(target.parameters[name].numel() for name in used)
     if target.task == "causal-lm":
@@ -75,7 +81,7 @@ def _available_memory() -> int:
 
 
 def _control_group_memory() -> int:
-    """Return what a container's limit leaves, without a limit a very large number."""
+    """Return the memory left under a container's limit; a very large number without a limit."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""Rough and exact matrix products on a GPU."""
+"""Precision of matrix products on a GPU; LAMP and GRAB lower it while they descend."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 
 @contextmanager
 def allow_tf32() -> Iterator[None]:
-    """Within this context a GPU may round the factors of float32 matrix products to ten bits (TF32), for speed.
+    """Let a GPU round the factors of float32 matrix products to ten bits (TF32) within this context, for speed.
 
-    Enough to descend and to judge moves; not to tell neighbours of the truth from the truth. A CPU does as always.
+    Precise enough for descent and for comparing moves, not for telling the truth from its neighbours. No effect on a
+    CPU.
     """
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True

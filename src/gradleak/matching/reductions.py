@@ -1,4 +1,7 @@
-"""The sums that distances are made of, from factors where possible and from single entries where not."""
+"""`Sums` of candidates' gradients, from factors where possible and from single entries where not.
+
+`Matcher` and `ClassifierMatcher` call `collect` on the factors of a pass.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from torch import Tensor
 
 from gradleak.matching.distances import Cosine, Distance, Sums
 from gradleak.matching.elementwise import difference_sums, row_difference_sums
-from gradleak.matching.factors import Dense, Factor, LowRank, Rows, combine, dense, inner, squared_norm
+from gradleak.matching.factors import Dense, Factor, LookupRows, LowRank, combine, dense, inner, squared_norm
 from gradleak.matching.kernels.dispatch import fused_sums, fused_sums_fit
 
-# Entries of candidates' gradients that are built at once: on a CPU they are read again while its cache holds them.
-MOST_ENTRIES = {"cpu": 1 << 21, "cuda": 1 << 26}
+# Entries of candidates' gradients that are built at once; on a CPU, as many as its cache holds until they are read.
+MAX_ENTRIES_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One parameter's observed gradients, and what every candidate's gradient there contains already.
+    """One parameter's observed gradients, and the part of the candidates' gradients that is fixed.
 
     Attributes:
         gradient: `[victims, *shape]`.
         squared: squared norms `[victims]`, float64.
         absolute: sums of absolute values `[victims]`, float64.
-        included: 1 where the tensor takes part in distances, 0 where it is numerically zero `[victims]`.
-        outer: the same gradient as a few outer products `[victims, 1, terms, …]`, where few are enough.
-        fixed: the part of the candidates' gradients that stays the same `[victims, 1, …]`.
+        included: 1 where the tensor is compared, 0 where it is numerically zero `[victims]`.
+        outer: the same gradient as a few outer products `[victims, 1, terms, …]`, if its rank is low.
+        fixed: the part that all candidates' gradients share `[victims, 1, …]`.
     """
 
     gradient: Tensor
@@ -39,7 +42,7 @@ class Observed:
 
     @classmethod
     def of(cls, gradient: Tensor) -> Observed:
-        """Return gradients `[victims, *shape]` with their sums; all take part."""
+        """Return gradients `[victims, *shape]` with their sums, all included."""
         flat = gradient.flatten(1)
         squared = flat.square().sum(dim=1, dtype=torch.float64)
         absolute = flat.abs().sum(dim=1, dtype=torch.float64)
@@ -47,17 +50,17 @@ class Observed:
 
     @property
     def factor(self) -> Factor:
-        """The gradient in the form in which inner products with it cost least."""
+        """The gradient in the form in which inner products cost least."""
         return self.outer or Dense(self.gradient[:, None])
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What stands in memory however many candidates there are."""
+        """The tensors in memory, whatever the number of candidates."""
         factors = [self.factor, *self.fixed]
         return [self.gradient, *(tensor for factor in factors for tensor in factor.tensors)]
 
-    def part(self, victims: slice | Tensor) -> Observed:
-        """Return some victims' gradients: views for a slice, copies for numbers."""
+    def select(self, victims: slice | Tensor) -> Observed:
+        """Return some victims' gradients: views for a slice, copies for indices."""
         if isinstance(victims, slice) and victims == slice(0, len(self.gradient)):
             return self
         outer = None if self.outer is None else self.outer.each(lambda tensor: tensor[victims])
@@ -75,16 +78,16 @@ class Observed:
 
 def collect(factors: Mapping[str, Sequence[Factor]], observed: Mapping[str, Observed], distance: Distance) -> Sums:
     """Return all sums that `distance` needs `[parameters, victims, candidates]`."""
-    whole = {name: _Gradient(factors[name], seen.fixed) for name, seen in observed.items()}
+    gradients = {name: _Gradient(factors[name], seen.fixed) for name, seen in observed.items()}
     if distance.normalised:
-        whole = _normalised(whole, observed, distance)
+        gradients = _normalised(gradients, observed, distance)
     rows: dict[str, dict[str, Tensor]] = {}
-    for names in _summed_at_once(whole, distance):
-        gradients, seen = [whole[name] for name in names], [observed[name] for name in names]
+    for names in _summed_together(gradients, distance):
+        group, seen = [gradients[name] for name in names], [observed[name] for name in names]
         if len(names) == 1:
-            rows[names[0]] = _sums(gradients[0], seen[0], distance)
+            rows[names[0]] = _sums(group[0], seen[0], distance)
         else:
-            rows |= zip(names, _vector_sums(gradients, seen), strict=True)
+            rows |= zip(names, _vector_sums(group, seen), strict=True)
     sums = {key: torch.stack([rows[name][key] for name in observed]) for key in rows[next(iter(observed))]}
     some = next(iter(sums.values()))
     shape, unknown = some.shape, some.new_full((), torch.nan).expand(some.shape)
@@ -97,12 +100,12 @@ def collect(factors: Mapping[str, Sequence[Factor]], observed: Mapping[str, Obse
 
 @dataclass(frozen=True)
 class _Gradient:
-    """A parameter's gradient for each candidate: factors, plus what is the same for all candidates of a victim.
+    """A parameter's gradient for each candidate: its own factors plus those that all candidates of a victim share.
 
     Attributes:
         factors: `[victims, candidates, …]`.
-        fixed: `[victims, 1, …]`.
-        scale: what all of it is multiplied by `[victims, candidates]`, or None.
+        fixed: shared factors `[victims, 1, …]`.
+        scale: multiplier of the whole gradient `[victims, candidates]`, or None.
     """
 
     factors: Sequence[Factor]
@@ -129,35 +132,35 @@ class _Gradient:
             return total
         return total * self.scale.to(total.dtype).view(*self.scale.shape, *[1] * (total.ndim - 2))
 
-    def part(self, candidates: slice) -> _Gradient:
+    def select(self, candidates: slice) -> _Gradient:
         factors = [factor.each(lambda tensor: tensor[:, candidates]) for factor in self.factors]
         return _Gradient(factors, self.fixed, None if self.scale is None else self.scale[:, candidates])
 
 
 def _normalised(
-    whole: Mapping[str, _Gradient], observed: Mapping[str, Observed], distance: Distance
+    gradients: Mapping[str, _Gradient], observed: Mapping[str, Observed], distance: Distance
 ) -> dict[str, _Gradient]:
     """Scale every candidate's gradient to the observed norm, over all parameters together (GRAB, section 5.5.1).
 
-    Of a pruned gradient only the entries that were kept have a norm to compare.
+    With `kept_only`, norms are those of the entries that pruning left.
     """
 
     def squared_norm_of(name: str, seen: Observed) -> Tensor:
         if distance.kept_only:
-            return _sums_by_parts(whole[name], seen, Cosine(kept_only=True))["candidate"]
-        return whole[name].squared_norm()
+            return _sums_by_parts(gradients[name], seen, Cosine(kept_only=True))["candidate"]
+        return gradients[name].squared_norm()
 
     own = sum(squared_norm_of(name, seen) * seen.included[:, None] for name, seen in observed.items())
     wanted = sum((seen.squared * seen.included)[:, None] for seen in observed.values())
     assert isinstance(own, Tensor)
     scale = (wanted / own.clamp(min=1e-300)).sqrt()
-    return {name: replace(gradient, scale=scale) for name, gradient in whole.items()}
+    return {name: replace(gradient, scale=scale) for name, gradient in gradients.items()}
 
 
 def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor]:
     if "absolute" in distance.entry_sums:
         return (
-            _row_sums(gradient, seen, distance)
+            _lookup_sums(gradient, seen, distance)
             or _fused_sums(gradient, seen, distance)
             or _sums_by_parts(gradient, seen, distance)
         )
@@ -167,10 +170,10 @@ def _sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, 
     return sums | {"candidate": gradient.squared_norm()}
 
 
-def _summed_at_once(whole: Mapping[str, _Gradient], distance: Distance) -> list[list[str]]:
-    """Return parameters in groups: vectors of one length together, and what is work enough by itself alone."""
+def _summed_together(gradients: Mapping[str, _Gradient], distance: Distance) -> list[list[str]]:
+    """Return the parameters in groups to sum at once: vectors of one length together, matrices alone."""
     groups: dict[Hashable, list[str]] = {}
-    for name, gradient in whole.items():
+    for name, gradient in gradients.items():
         values = [factor.values for factor in (*gradient.factors, *gradient.fixed) if isinstance(factor, Dense)]
         parts = len(gradient.factors), len(gradient.fixed)
         vector = len(values) == sum(parts) and parts[0] == 1 and parts[1] <= 1 and values[0].ndim == 3
@@ -180,9 +183,9 @@ def _summed_at_once(whole: Mapping[str, _Gradient], distance: Distance) -> list[
 
 
 def _vector_sums(gradients: Sequence[_Gradient], seen: Sequence[Observed]) -> list[dict[str, Tensor]]:
-    """Return each parameter's sums; they are computed as if the parameters were so many victims.
+    """Return each parameter's sums, computed at once by stacking parameters along the victims' dimension.
 
-    Half of a model's parameters are vectors; one by one their sums would take as long as those of all matrices.
+    Half of a model's parameters are vectors; one by one, their sums would take as long as those of all matrices.
     """
 
     def joined(factors: Iterable[Sequence[Factor]]) -> list[Factor]:
@@ -201,14 +204,17 @@ def _vector_sums(gradients: Sequence[_Gradient], seen: Sequence[Observed]) -> li
     return [{"inner": a, "candidate": b} for a, b in zip(inner, candidate, strict=True)]
 
 
-def _row_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:
-    """Return the sums of a table from the rows that candidates look up: all others lack just what was observed."""
-    if not all(isinstance(factor, Rows) for factor in (*gradient.factors, *gradient.fixed)):
+def _lookup_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:
+    """Return the sums of a table from the rows that candidates look up; None if the gradient is no lookup.
+
+    Rows not looked up are zero, so they contribute the norm of the observed row.
+    """
+    if not all(isinstance(factor, LookupRows) for factor in (*gradient.factors, *gradient.fixed)):
         return None
     shape = (-1, gradient.factors[0].candidates)
     fixed = [factor.each(lambda tensor: tensor.expand(*shape, *tensor.shape[2:])) for factor in gradient.fixed]
     (table,) = combine([*gradient.factors, *fixed])
-    assert isinstance(table, Rows)
+    assert isinstance(table, LookupRows)
     scale = gradient.scale
     columns = table.columns if scale is None else table.columns * scale.to(table.columns.dtype)[..., None, None]
     found = row_difference_sums(table.index, columns, seen.gradient, kept_only=distance.kept_only)
@@ -216,11 +222,13 @@ def _row_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[s
 
 
 def _fused_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor] | None:
-    """Return the sums without building entries, where there is a kernel for it."""
+    """Return the sums by a fused GPU kernel, without building entries; None where there is none for the gradient."""
     (factor, *others), fixed, scale = gradient.factors, gradient.fixed, gradient.scale
     if others or not isinstance(factor, LowRank):
         return None
-    if fixed and (distance.kept_only or scale is not None):  # the fixed part cannot be taken off the observed gradient
+    if fixed and (
+        distance.kept_only or scale is not None
+    ):  # the fixed part cannot be subtracted from the observed gradient
         return None
     if not fused_sums_fit(factor, kept_only=distance.kept_only):
         return None
@@ -231,10 +239,10 @@ def _fused_sums(gradient: _Gradient, seen: Observed, distance: Distance) -> dict
 
 
 def _sums_by_parts(gradient: _Gradient, seen: Observed, distance: Distance) -> dict[str, Tensor]:
-    """Return the sums from entries, which are built for a part of the candidates at a time."""
-    most = MOST_ENTRIES.get(seen.gradient.device.type, MOST_ENTRIES["cuda"])
-    step = max(1, most // seen.gradient.numel())
-    parts = [gradient.part(slice(i, i + step)) for i in range(0, gradient.factors[0].candidates, step)]
+    """Return the sums from entries, built for a few candidates at a time."""
+    limit = MAX_ENTRIES_AT_ONCE.get(seen.gradient.device.type, MAX_ENTRIES_AT_ONCE["cuda"])
+    step = max(1, limit // seen.gradient.numel())
+    parts = [gradient.select(slice(i, i + step)) for i in range(0, gradient.factors[0].candidates, step)]
     pieces = [_entry_sums(part, seen, distance) for part in parts]
     return {key: torch.cat([piece[key] for piece in pieces], dim=1) for key in pieces[0]}
 

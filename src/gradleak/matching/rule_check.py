@@ -1,4 +1,7 @@
-"""What a trial pass tells about a target: where the rules are right, and which work can be left out."""
+"""Check of the gradient rules on a target: where they equal autograd, and which computation can be skipped.
+
+`Matcher` and `per_candidate.py` use the result; it is computed once for each target.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,19 @@ from gradleak.matching.factors import Factor, LowRank, dense
 from gradleak.matching.trace import trace
 from gradleak.targets import Projection, Target
 
-TOKENS = 5
+CHECK_TOKENS = 5  # length of the random sequences that are compared
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The outcome.
+class RuleCheck:
+    """Where the rules can be trusted with a target.
 
     Attributes:
-        trusted: parameters whose gradient the rules get right. A layer may be used in a way that its rule cannot see
-            (its weight taken by another module, sequences not in the first dimension); such parameters are left to
-            autograd.
-        linear: those of them whose gradient is made of outer products.
+        trusted: parameters for which the rules equal autograd. A model may use a layer in a way that its rule cannot
+            see (its weight read by another module, sequences not in the first dimension); autograd computes those.
+        linear: trusted parameters whose gradient is a sum of outer products.
         cls_token_only: paths of layers in the last block of which only the first token's output reaches the loss, as in
-            classifiers that read the first token: it alone needs to be computed.
+            classifiers that read the first token; other tokens need not be computed.
     """
 
     trusted: frozenset[str]
@@ -36,31 +38,31 @@ class Trial:
     cls_token_only: tuple[str, ...] = ()
 
 
-_TRIALS: WeakKeyDictionary[Target, Trial] = WeakKeyDictionary()
+_CHECKS: WeakKeyDictionary[Target, RuleCheck] = WeakKeyDictionary()
 
 
-def trial_of(target: Target) -> Trial:
-    """Return what a trial finds, which is made once for each target."""
-    if target not in _TRIALS:
-        _TRIALS[target] = _try(target)
-    return _TRIALS[target]
+def check_rules(target: Target) -> RuleCheck:
+    """Compare the rules with autograd on random sequences, once for each target."""
+    if target not in _CHECKS:
+        _CHECKS[target] = _check(target)
+    return _CHECKS[target]
 
 
-def _try(target: Target) -> Trial:
+def _check(target: Target) -> RuleCheck:
     candidates, names = _random_candidates(target), list(target.parameters)
     expected = autograd_gradients(target, candidates, names)
     factors = trace(target, candidates, names, weight=0.5)
-    trusted = _right(factors, expected)
+    trusted = _equal_to_autograd(factors, expected)
     linear = frozenset(name for name in trusted if any(isinstance(part, LowRank) for part in factors[name]))
     cls_token_only = _read_at_first_token(target, factors, candidates.mask.shape[3])
     try:
         shorter = trace(target, candidates, names, weight=0.5, cls_token_only=cls_token_only)
-    except RuntimeError:  # shapes of a model of its own kind do not allow it
-        return Trial(trusted, linear)
-    return Trial(trusted, linear, cls_token_only if _right(shorter, expected) == trusted else ())
+    except RuntimeError:  # a custom model whose shapes do not allow a single token
+        return RuleCheck(trusted, linear)
+    return RuleCheck(trusted, linear, cls_token_only if _equal_to_autograd(shorter, expected) == trusted else ())
 
 
-def _right(factors: Mapping[str, Sequence[Factor]], expected: Mapping[str, Tensor]) -> frozenset[str]:
+def _equal_to_autograd(factors: Mapping[str, Sequence[Factor]], expected: Mapping[str, Tensor]) -> frozenset[str]:
     """Return the parameters whose gradients equal autograd's."""
     largest = max(gradient.norm() for gradient in expected.values())
     return frozenset(
@@ -87,7 +89,7 @@ def _is_zero_after_first(layer: Projection, factors: Sequence[Factor], tokens: i
 
 def _random_candidates(target: Target) -> Candidates:
     generator = torch.Generator().manual_seed(0)
-    tokens = min(TOKENS, target.max_length)
+    tokens = min(CHECK_TOKENS, target.max_length)
     ids = torch.randint(len(target.word_embeddings), (1, 2, 2, tokens), generator=generator).to(target.device)
     labels = ids if target.task == "causal-lm" else torch.randint(target.num_labels, (1, 2, 2), generator=generator)
     return Candidates(ids, torch.ones_like(ids, dtype=torch.bool), labels.to(target.device))

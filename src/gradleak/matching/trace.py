@@ -1,25 +1,30 @@
-"""One forward and backward pass over all candidates at once, and every parameter's gradient as factors."""
+"""One forward and backward pass over all candidates, giving every parameter's gradient as factors.
+
+`Matcher`, `per_candidate.py` and `rule_check.py` call `trace`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradleak.matching.candidates import Candidates
-from gradleak.matching.factors import Factor, Rows, combine
-from gradleak.matching.rules import RULES, Rule, Use
+from gradleak.matching.factors import Factor, LookupRows, combine
+from gradleak.matching.rules import RULES, GradRule, LayerCall
 from gradleak.targets import Target
 from gradleak.targets.dropout import dropout_masks
+from gradleak.targets.hooks import Hook, forward_hooks
 
 
 @dataclass(frozen=True)
-class _Visit:
+class _ForwardRecord:
+    """A layer's input and output in the forward pass, before backprops are known."""
+
     module: nn.Module
-    inputs: Tensor
+    activations: Tensor
     outputs: Tensor
 
 
@@ -31,37 +36,33 @@ def trace(
     weight: float,
     cls_token_only: Collection[str] = (),
 ) -> dict[str, list[Factor]]:
-    """Return the candidates' gradients of the named parameters, as far as rules cover them.
+    """Return the candidates' gradients of those named parameters that rules cover.
 
-    Sequences do not see each other, so the gradient of the summed loss with respect to a layer's outputs holds every
-    sequence's own; the rules turn those, with the layer's inputs, into parameter gradients.
+    Sequences do not interact, so the gradient of the summed loss with respect to a layer's outputs holds each
+    sequence's own backprops; the rules turn these and the layer's activations into parameter gradients.
 
     Args:
         target: the model.
-        candidates: the guesses; where their tensors require a gradient, so do the factors.
-        names: the parameters that are wanted.
-        weight: what each sequence's loss counts for.
-        cls_token_only: paths of layers that see the first token of each sequence alone. Their output is added to all
-            tokens; this is right for the first, and the loss must not depend on the others.
+        candidates: the guesses; the factors are differentiable where their tensors require a gradient.
+        names: the parameters to compute.
+        weight: weight of each sequence's loss.
+        cls_token_only: paths of layers that are given the first token of each sequence only. Their output is broadcast
+            to all tokens, which is right for the first; the loss must not depend on the others.
     """
-    watched = _layers_with_rules(target, names)
+    rules = _layers_with_rules(target, names)
     words = target.word_parameters & set(names) if candidates.are_tokens else frozenset()
     flat = candidates.flat()
-    visits: list[_Visit] = []
+    records: list[_ForwardRecord] = []
     with torch.enable_grad():
         embeddings = flat.embeddings(target)
         if words:
             embeddings.requires_grad_()
-        handles = [module.register_forward_hook(_recorder(visits, len(embeddings))) for module in watched]
-        handles += [target.model.get_submodule(path).register_forward_pre_hook(_first_token) for path in cls_token_only]
-        try:
-            with dropout_masks(target, flat.dropout):
-                losses = target.sequence_losses(embeddings, flat.mask, flat.labels)
-        finally:
-            for handle in handles:
-                handle.remove()
-        wanted = [visit.outputs for visit in visits] + ([embeddings] if words else [])
-        gradients = torch.autograd.grad(
+        first_token_layers = {target.model.get_submodule(path): _first_token for path in cls_token_only}
+        recorders = dict.fromkeys(rules, _recorder(records, len(embeddings)))
+        with forward_hooks(recorders, first_token_layers), dropout_masks(target, flat.dropout):
+            losses = target.sequence_losses(embeddings, flat.mask, flat.labels)
+        wanted = [record.outputs for record in records] + ([embeddings] if words else [])
+        backprops = torch.autograd.grad(
             losses.sum() * weight,
             wanted,
             create_graph=bool(candidates.leaves),
@@ -69,16 +70,16 @@ def trace(
             materialize_grads=True,
         )
     with torch.set_grad_enabled(bool(candidates.leaves)):
-        factors = _apply_rules(target, watched, visits, gradients, candidates.shape, names)
+        factors = _apply_rules(target, rules, _calls(records, backprops, candidates.shape), names)
         for name in words:
-            by_token = gradients[-1].reshape(*candidates.shape[:2], -1, embeddings.shape[-1])
-            looked_up = Rows(candidates.inputs.flatten(2), by_token, len(target.word_embeddings))
+            by_token = backprops[-1].reshape(*candidates.shape[:2], -1, embeddings.shape[-1])
+            looked_up = LookupRows(candidates.inputs.flatten(2), by_token, len(target.word_embeddings))
             factors.setdefault(name, []).append(looked_up)
         return {name: combine(parts) for name, parts in factors.items()}
 
 
-def _layers_with_rules(target: Target, names: Collection[str]) -> dict[nn.Module, Rule]:
-    """Return the layers that own a wanted parameter and have a rule, each once."""
+def _layers_with_rules(target: Target, names: Collection[str]) -> dict[nn.Module, GradRule]:
+    """Return the rules of the layers that own a named parameter and have a rule."""
     wanted = set(names)
     return {
         module: rule
@@ -89,13 +90,13 @@ def _layers_with_rules(target: Target, names: Collection[str]) -> dict[nn.Module
     }
 
 
-def _recorder(visits: list[_Visit], sequences: int) -> Any:  # noqa: ANN401
+def _recorder(records: list[_ForwardRecord], sequences: int) -> Hook:
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if len(output) == 1 and sequences > 1:  # position tables are looked up once for all sequences
             output = output.expand(sequences, *output.shape[1:])
-        if not output.requires_grad:  # the first watched layer: backpropagation ends here
+        if not output.requires_grad:  # the first recorded layer: backpropagation ends here
             output = output.detach().requires_grad_()
-        visits.append(_Visit(module, inputs[0], output))
+        records.append(_ForwardRecord(module, inputs[0], output))
         return output
 
     return record
@@ -105,20 +106,24 @@ def _first_token(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
     return (inputs[0][:, :1].contiguous(), *inputs[1:])
 
 
+def _calls(
+    records: Sequence[_ForwardRecord], backprops: Sequence[Tensor], shape: tuple[int, int, int]
+) -> Iterator[tuple[nn.Module, LayerCall]]:
+    for record, backprop in zip(records, backprops, strict=False):
+        activations = record.activations if torch.is_grad_enabled() else record.activations.detach()
+        yield record.module, LayerCall(activations, record.outputs, backprop, shape)
+
+
 def _apply_rules(
     target: Target,
-    watched: dict[nn.Module, Rule],
-    visits: list[_Visit],
-    gradients: tuple[Tensor, ...],
-    shape: tuple[int, int, int],
+    rules: Mapping[nn.Module, GradRule],
+    calls: Iterable[tuple[nn.Module, LayerCall]],
     names: Collection[str],
 ) -> dict[str, list[Factor]]:
     factors: dict[str, list[Factor]] = {}
-    for visit, gradient in zip(visits, gradients, strict=False):
-        inputs = visit.inputs if torch.is_grad_enabled() else visit.inputs.detach()
-        use = Use(inputs, visit.outputs, gradient, shape)
-        for own_name, factor in watched[visit.module](visit.module, use).items():
-            name = target.parameter_owners[visit.module][own_name]
+    for module, call in calls:
+        for own_name, factor in rules[module](module, call).items():
+            name = target.parameter_owners[module][own_name]
             if name in names:
                 factors.setdefault(name, []).append(factor)
     return factors

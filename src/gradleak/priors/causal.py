@@ -1,4 +1,4 @@
-"""Causal language models as priors: how likely is a token sequence as text?"""
+"""Causal language models as priors: the likelihood of a token sequence, by which LAMP and sieve rank candidates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gradleak.assets.models import load_embedded_prior
 from gradleak.errors import GradleakError
 from gradleak.targets import Target, cross_entropy
 from gradleak.targets.reading import explained, read_model, read_tokenizer
+from gradleak.targets.tokens import pad_rows
 
-# Logits that are alive at once: a vocabulary is wide.
-MOST_LOGITS = 1 << 28
+MAX_LOGITS_AT_ONCE = 1 << 28  # entries in memory: a vocabulary is wide
 
 
 class Prior(ABC):
-    """A language model that judges token sequences of a target."""
+    """Base of all priors: scores token sequences of a target by their likelihood."""
 
     @abstractmethod
     def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean negative log-likelihood of each sequence's tokens.
+        """Return the mean negative log-likelihood of each sequence's tokens; lower reads more like text.
 
         Args:
             ids: token ids of the target `[…, tokens]`, special tokens included, padded on the right.
@@ -37,7 +37,7 @@ class Prior(ABC):
 
 
 class SharedVocabulary(Prior):
-    """A prior over the target's own vocabulary: the embedded one. Its texts begin with [CLS] and end with [SEP].
+    """A prior over the target's own vocabulary, the embedded one, trained on texts between [CLS] and [SEP].
 
     Args:
         model: the language model.
@@ -47,17 +47,17 @@ class SharedVocabulary(Prior):
         self.model = model.eval().requires_grad_(False)
 
     def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Score the ids as they are."""
-        return _likelihood(self.model, ids.flatten(0, -2), mask.flatten(0, -2)).view(ids.shape[:-1])
+        """Score the token ids directly."""
+        return _mean_loss(self.model, ids.flatten(0, -2), mask.flatten(0, -2)).view(ids.shape[:-1])
 
 
 class OtherVocabulary(Prior):
-    """Any causal language model: sequences are decoded and tokenised again.
+    """A prior with another vocabulary: sequences are decoded and tokenised again.
 
     Args:
         model: the language model.
         tokenizer: its tokenizer.
-        target: the model whose sequences are judged.
+        target: the model whose sequences are scored.
     """
 
     def __init__(self, model: torch.nn.Module, tokenizer: Any, target: Target) -> None:  # noqa: ANN401
@@ -66,7 +66,7 @@ class OtherVocabulary(Prior):
         self.target = target
 
     def __call__(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Decode, tokenise again, score; a beginning-of-text token goes first where the model has one."""
+        """Decode, tokenise again and score, with a beginning-of-text token first if the model has one."""
         rows = ids.flatten(0, -2).tolist()
         kept = mask.flatten(0, -2).tolist()
         texts = [
@@ -76,13 +76,8 @@ class OtherVocabulary(Prior):
         start = self.tokenizer.bos_token_id
         start = self.model.config.bos_token_id if start is None else start  # type: ignore[union-attr]
         encoded = [([start] if start is not None else []) + row for row in encoded]
-        longest = max(2, max(map(len, encoded)))
-        again = torch.zeros(len(encoded), longest, dtype=torch.long, device=ids.device)
-        there = torch.zeros(len(encoded), longest, dtype=torch.bool, device=ids.device)
-        for number, row in enumerate(encoded):
-            again[number, : len(row)] = torch.tensor(row, dtype=torch.long)
-            there[number, : len(row)] = True
-        return _likelihood(self.model, again, there).view(ids.shape[:-1])
+        tokens = pad_rows(encoded, 0, ids.device, min_length=2)  # there must be a token to predict
+        return _mean_loss(self.model, tokens.ids, tokens.mask).view(ids.shape[:-1])
 
 
 def load_prior(name: str, target: Target) -> Prior:
@@ -90,11 +85,11 @@ def load_prior(name: str, target: Target) -> Prior:
 
     Args:
         name: `embedded`, or the directory or hub id of a Hugging Face causal language model.
-        target: the model under attack; where its vocabulary is not the embedded prior's, texts are tokenised again.
+        target: the model under attack; if its vocabulary is not the prior's, sequences are tokenised again.
 
     Raises:
-        GradleakError: if there is no such model. Pickled weights and code that comes with a prior are always refused:
-            the name may be from a study that somebody else wrote.
+        GradleakError: if there is no such model. Pickled weights and code that comes with a prior are always refused,
+            because the name may come from somebody else's study file.
     """
     folder = Path(name).expanduser()
     if name.startswith((".", "/", "~")) and not folder.is_dir():
@@ -114,14 +109,14 @@ def load_prior(name: str, target: Target) -> Prior:
 
 
 @torch.no_grad()
-def _likelihood(model: torch.nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+def _mean_loss(model: torch.nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
     """Return the mean negative log-likelihood `[sequences]` of all tokens but the first.
 
-    Of sequences that are longer than the model can read, it is that of one stretch after the other.
+    Sequences longer than the model's context are scored in consecutive windows, without the first token of each.
     """
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     window = min(ids.shape[1], getattr(model.config, "max_position_embeddings", None) or ids.shape[1])
-    step = max(1, MOST_LOGITS // (vocabulary * window))
+    step = max(1, MAX_LOGITS_AT_ONCE // (vocabulary * window))
     means = []
     for first in range(0, len(ids), step):
         total = counted = torch.zeros(len(ids[first : first + step]), device=ids.device)

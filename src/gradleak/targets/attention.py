@@ -1,8 +1,8 @@
-"""The attention that every target runs with.
+"""The attention implementation that every target is loaded with (`loading.py`).
 
-Three things are asked of it that no stock implementation gives at once: second derivatives (fused kernels have none),
-dropout that goes through the model's own `nn.Dropout` modules (so that every dropout of a model can be watched or
-replaced in one way), and no look at the mask's values (which would stop a GPU's queue).
+It combines three properties that no stock implementation has at once: second derivatives (fused kernels have none),
+dropout through the model's own `nn.Dropout` modules (one way to watch or replace every dropout of a model), and no
+branch on the mask's values (which would synchronise a GPU).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def attention(
     """Return softmax(query · keyᵀ · scaling + mask) · value and the attention weights.
 
     Args:
-        module: the attention module that calls; its dropout child is applied to the weights.
+        module: the calling attention module; its dropout child is applied to the weights.
         query: `[sequences, heads, tokens, head width]`, like `key` and `value`.
         key: see `query`.
         value: see `query`.
-        attention_mask: added to the scores `[sequences, 1, 1 or tokens, tokens]`.
+        attention_mask: additive mask of the scores `[sequences, 1, 1 or tokens, tokens]`.
         scaling: factor of the scores; 1/√(head width) by default.
-        dropout: ignored, the child module knows its rate.
+        dropout: ignored; the child module has its own rate.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query, key.transpose(2, 3)) * scale
@@ -50,5 +50,5 @@ def _dropout_child(module: nn.Module) -> nn.Module:
 
 
 AttentionInterface.register(NAME, attention)
-# Without a mask function of the same name a two-dimensional mask would be left out without a word.
+# Without a mask function of the same name, transformers silently drops a two-dimensional mask.
 AttentionMaskInterface.register(NAME, eager_mask)

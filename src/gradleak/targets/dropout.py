@@ -1,32 +1,36 @@
-"""Every dropout of a model, watched or replaced in one way.
+"""Dropout of a target: its sites, its rate, and masks in place of random ones.
 
-All dropout of a target goes through `nn.Dropout` modules, attention included (see `attention.py`). A *site* is one use
-of such a module in a forward pass; a module that is used several times (ALBERT's shared layers) has several sites.
+All dropout of a target goes through `nn.Dropout` modules, attention included (see `attention.py`). A *site* is one call
+of such a module in a forward pass; a module that is called several times (ALBERT's shared layers) has several sites.
+GRAB optimises masks, the engine applies them, and studies set the rate.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradleak.errors import GradleakError
+from gradleak.targets.hooks import Hook, forward_hooks
 from gradleak.targets.target import Target
+
+Visit = Callable[[str, nn.Dropout, Tensor], Tensor]
+"""Takes a site, its module and the module's output, and returns what replaces the output."""
 
 
 @dataclass(frozen=True)
 class DropoutSite:
-    """One use of a dropout module.
+    """One call of a dropout module.
 
     Attributes:
-        rate: how much it drops.
-        shape: the shape of what it drops, per sequence.
-        token_dims: which dimensions of that shape count tokens.
+        rate: probability that an entry is dropped.
+        shape: shape of the dropped tensor, per sequence.
+        token_dims: dimensions of that shape whose size is the number of tokens.
     """
 
     rate: float
@@ -37,7 +41,7 @@ class DropoutSite:
 def dropout_sites(target: Target, tokens: int) -> dict[str, DropoutSite]:
     """Return all sites of a forward pass over sequences of `tokens` tokens, in order."""
     sites = _sites(target, tokens)
-    # A dimension counts tokens if it is another where there are more or fewer of them.
+    # A dimension counts tokens if its size changes with the number of tokens.
     others = _sites(target, tokens - 1 if tokens > 1 else tokens + 1)
     return {
         name: replace(
@@ -60,13 +64,13 @@ def _sites(target: Target, tokens: int) -> dict[str, DropoutSite]:
         return value
 
     ids = torch.zeros(1, tokens, dtype=torch.long, device=target.device)
-    with torch.no_grad(), _watched(target.model, note):
-        target.family.logits(target.model, target.embed(ids), torch.ones_like(ids, dtype=torch.bool), target.task)
+    with torch.no_grad(), _visited_sites(target.model, note):
+        target.logits(target.embed(ids), torch.ones_like(ids, dtype=torch.bool))
     return sites
 
 
 def set_dropout(target: Target, rate: float) -> None:
-    """Give every dropout of a model that drops anything another rate, the same for all.
+    """Set the rate of every dropout module whose rate is not zero, in place.
 
     Raises:
         GradleakError: if the model has no dropout.
@@ -80,35 +84,31 @@ def set_dropout(target: Target, rate: float) -> None:
 
 @contextmanager
 def dropout_masks(target: Target, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within this context every site in `masks` multiplies by its mask / (1 − rate) `[sequences, *shape]`.
+    """Multiply every site in `masks` by its mask / (1 − rate) `[sequences, *shape]` within this context.
 
-    Masks may be continuous and may require a gradient (GRAB, section 4.2); sites that are not in `masks` pass
-    everything.
+    Masks may be continuous and may require a gradient (GRAB, section 4.2); other sites drop nothing in evaluation mode.
     """
 
     def drop(site: str, module: nn.Dropout, value: Tensor) -> Tensor:
         return value * masks[site] / (1.0 - module.p) if site in masks else value
 
-    with _watched(target.model, drop):
+    with _visited_sites(target.model, drop):
         yield
 
 
 @contextmanager
-def _watched(model: nn.Module, visit: Any) -> Iterator[None]:  # noqa: ANN401
+def _visited_sites(model: nn.Module, visit: Visit) -> Iterator[None]:
+    """Call `visit` after every dropout module whose rate is not zero; its result replaces the module's output."""
     calls: Counter[str] = Counter()
 
-    def hook(path: str) -> Any:  # noqa: ANN401
-        def visited(module: nn.Dropout, _: Any, output: Tensor) -> Tensor:  # noqa: ANN401
+    def hook_of(path: str) -> Hook:
+        def hook(module: nn.Dropout, _: object, output: Tensor) -> Tensor:
             count = calls[path]
             calls[path] += 1
             return visit(f"{path}#{count}" if count else path, module, output)
 
-        return visited
+        return hook
 
     dropouts = {name: module for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p}
-    handles = [module.register_forward_hook(hook(name)) for name, module in dropouts.items()]
-    try:
+    with forward_hooks({module: hook_of(name) for name, module in dropouts.items()}):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,6 +1,6 @@
-"""What a model's name stands for at this moment, without loading the model.
+"""Hashes of the weights behind a model's name, without loading the model; studies use them to find stale records.
 
-A path or a name stays while the weights behind it change; a hash of the files tells the two apart.
+A path or a name stays the same while the weights behind it change; a hash of the files does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gradleak.assets import asset_path
 from gradleak.errors import GradleakError
-from gradleak.targets.loading import _source
+from gradleak.targets.loading import model_source
 from gradleak.targets.registry import MODELS
 
 WEIGHTS = (".safetensors",)
@@ -22,15 +22,15 @@ _CHUNK = 2**20
 
 
 def weights_hash(name: str, random_weights: bool = False) -> str:
-    """Return what tells a model's weights and tokenizer from others under the same name.
+    """Return an identifier of a model's weights and tokenizer that changes when they do.
 
     For a directory, an installed package and the embedded model it is a SHA-256 of their files; for an architecture
-    with weights from the seed, of its configuration and tokenizer; for a hub id, the revision that would be loaded. A
-    hub id of which neither the hub nor the local cache knows a revision stands for itself.
+    with weights from the seed, of its configuration and tokenizer; for a hub id, the revision that would be loaded, or
+    the id itself if neither the hub nor the local cache knows a revision.
 
     Args:
         name: as for `load_target`.
-        random_weights: the checkpoint's weights are not read.
+        random_weights: weights come from the seed; ignore the checkpoint's.
     """
     suffixes = DESCRIPTIONS if random_weights else WEIGHTS + DESCRIPTIONS
     if name == "tiny":
@@ -39,14 +39,14 @@ def weights_hash(name: str, random_weights: bool = False) -> str:
         architecture = json.dumps(dict(MODELS[name].architecture), sort_keys=True)
         return hashlib.sha256(f"{architecture} {folder_hash(asset_path('tiny'), DESCRIPTIONS)}".encode()).hexdigest()
     try:
-        source = _source(name)
+        source = model_source(name)
     except GradleakError:
-        return name  # it cannot be loaded; the cell will say why
+        return name  # it cannot be loaded; loading it will say why
     return folder_hash(Path(source), suffixes) if Path(source).is_dir() else _revision(source)
 
 
 def folder_hash(folder: Path, suffixes: tuple[str, ...] = WEIGHTS + DESCRIPTIONS, *, deep: bool = False) -> str:
-    """Return a SHA-256 of the names and contents of a folder's files; with `deep` those of its subfolders, too."""
+    """Return a SHA-256 of the names and contents of a folder's files; with `deep`, also of its subfolders' files."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*") if deep else folder.glob("*")):
         if path.suffix in suffixes and path.is_file():
@@ -58,7 +58,7 @@ def folder_hash(folder: Path, suffixes: tuple[str, ...] = WEIGHTS + DESCRIPTIONS
 
 @lru_cache(maxsize=1024)
 def _file_hash(path: str, size: int, changed: int) -> str:
-    """Hash a file's content, once for every size and time of change."""
+    """Return a SHA-256 of a file's content, cached by size and modification time."""
     digest = hashlib.sha256()
     try:
         with Path(path).open("rb") as file:
@@ -70,12 +70,12 @@ def _file_hash(path: str, size: int, changed: int) -> str:
 
 
 def _revision(hub_id: str) -> str:
-    """Return the revision that the hub has now; out of its reach, the one in the local cache."""
+    """Return the hub's current revision; without network, the one in the local cache."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     try:
         revision = HfApi().model_info(hub_id, timeout=HUB_SECONDS).sha
-    except Exception:  # the package and the network raise whatever they like
+    except Exception:  # huggingface_hub and the network raise many unrelated types
         cached = try_to_load_from_cache(hub_id, "config.json")
         revision = Path(cached).parent.name if isinstance(cached, str) else None
     return f"{hub_id}@{revision}" if revision else hub_id

@@ -1,4 +1,4 @@
-"""Weights that come from a seed instead of a checkpoint."""
+"""Weights from a seed instead of a checkpoint: new classifiers, and whole models with `--random-weights`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import nn
 def initialise(model: nn.Module, names: Iterable[str], *, seed: int, scale: float) -> None:
     """Fill the named parameters: matrices from a normal distribution, biases zero, LayerNorm weights one.
 
-    Each parameter has a random stream of its own, made from the seed and the parameter's name by numpy, whose
-    streams do not depend on device, thread count or the order in which layers are built: the same name and seed
-    give the same weights everywhere.
+    Each parameter has its own random stream, derived by numpy from the seed and the parameter's name. The same name and
+    seed give the same weights on every device, whatever the thread count and the order in which layers are built.
     """
     parameters = dict(model.named_parameters())
     for name in names:

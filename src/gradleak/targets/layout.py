@@ -1,7 +1,7 @@
-"""Where an architecture keeps the parts that attacks look at.
+"""Where an architecture keeps the parts that attacks look at: `Family`, described by module paths.
 
-A `Family` describes one architecture family by module paths, so that nothing else in gradleak knows a layer by name.
-To support another family, subclass `Family` in a file of `families/`, fill in the paths and add `@register`.
+Nothing else in gradleak knows a layer by name. To support another family, subclass `Family` in a file of `families/`,
+fill in the paths and add `@register`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TASKS: tuple[Task, ...] = ("classification", "causal-lm")
 
 @dataclass(frozen=True)
 class Projection:
-    """One linear map inside a parameter, as `[outputs, inputs]` whatever way the parameter is stored.
+    """One linear map inside a parameter, seen as `[outputs, inputs]` however the parameter is stored.
 
     Attributes:
         module: path of the module that holds the map.
-        rows: which output rows belong to this map (GPT-2 keeps query, key and value in one matrix).
+        rows: the output rows of this map (GPT-2 stores query, key and value in one matrix).
         transposed: whether the parameter is stored `[inputs, outputs]`.
     """
 
@@ -67,7 +67,7 @@ class Layer:
 
 
 class Family(ABC):
-    """One architecture family: where its parts are, and how embeddings become logits.
+    """One architecture family: where its parts are, and how to compute logits from embeddings.
 
     Paths are relative to the classification model; `None` means that the family has no such part.
     """
@@ -81,20 +81,20 @@ class Family(ABC):
     embedding_norm: ClassVar[str | None] = None
 
     def check_task(self, task: Task) -> None:
-        """Raise a GradleakError unless models of this family do that."""
+        """Raise a GradleakError unless this family supports the task."""
         if task not in self.tasks:
             raise GradleakError(f"{self.name} models are not supported for {task}; try {self.tasks[0]}")
 
     @abstractmethod
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """Return the path of the last linear layer, the one that gives the logits."""
+        """Return the path of the last linear layer, whose output are the logits."""
 
     @abstractmethod
     def layers(self, model: nn.Module) -> list[Layer]:
         """Return the transformer layers in order; layers that share weights are listed once."""
 
     def position_offset(self, config: Any) -> int:  # noqa: ANN401 - configurations have no common type
-        """Return the row of the position table that the first token uses."""
+        """Return the row of the position table that belongs to the first token."""
         return 0
 
     def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
@@ -125,10 +125,10 @@ class Family(ABC):
 
 
 def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask that is added to attention scores: 0 for tokens, a large negative number for padding.
+    """Return a mask to add to attention scores `[sequences, 1, 1, tokens]`: 0 for tokens, very negative for padding.
 
-    Four dimensions, so that models take it as it is: they would look into a two-dimensional one to see whether it
-    can be dropped, which on a GPU stops the queue at every call.
+    With four dimensions models use it unchanged. They would inspect the values of a two-dimensional one to see whether
+    it can be dropped, which synchronises a GPU at every call.
     """
     lowest = torch.finfo(like.dtype).min
     return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(~mask, lowest)[:, None, None, :]
@@ -138,14 +138,14 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register(family: type[Family]) -> type[Family]:
-    """Class decorator: make a family known under its model types."""
+    """Register the decorated family under its model types."""
     for model_type in family.model_types:
         FAMILIES[model_type] = family()
     return family
 
 
 def family_of(model_type: str) -> Family:
-    """Return the family of a Hugging Face `model_type`, or say which families there are."""
+    """Return the family of a Hugging Face `model_type`; raise a GradleakError that lists the supported ones."""
     try:
         return FAMILIES[model_type]
     except KeyError:

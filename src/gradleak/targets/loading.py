@@ -1,4 +1,4 @@
-"""`load_target`: a model by name, from a directory, or from the Hugging Face hub."""
+"""`load_target`: load a model by name, from a directory, or from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradleak.targets.reading import Trust, explained, quiet, read_config, read_
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
 
-__all__ = ["families", "load_target", "resolve_device", "trained_classes"]  # families: imported to be registered
+__all__ = ["families", "load_target", "resolve_device", "trained_classes"]  # importing families registers them
 
 MODEL_CLASSES: dict[Task, Any] = {
     "classification": AutoModelForSequenceClassification,
@@ -63,7 +63,7 @@ def load_target(
         trust_remote_code: run the code that comes with the model.
 
     Raises:
-        GradleakError: with one line on what is wrong and what can be done.
+        GradleakError: with one line on what is wrong and how to fix it.
     """
     if task not in TASKS:
         raise unknown_name("task", task, TASKS)
@@ -73,7 +73,7 @@ def load_target(
         raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
     trust = Trust(allow_pickle, trust_remote_code)
     trained = False
-    with torch.random.fork_rng(devices=[]):  # building a model draws weights; the caller's random state stays
+    with torch.random.fork_rng(devices=[]):  # building a model draws weights; keep the caller's random state
         if name == "tiny":
             model, tokenizer = _embedded(num_labels, seed, task, random_weights)
         elif random_weights or (name in MODELS and not MODELS[name].has_checkpoint):
@@ -86,14 +86,14 @@ def load_target(
 
 
 def trained_classes(name: str, *, trust_remote_code: bool = False) -> int | None:
-    """Return the number of classes of a checkpoint's own classifier, as its configuration has it; None without one.
+    """Return the number of classes in the configuration of a checkpoint's own classifier; None without a classifier.
 
     Raises:
         GradleakError: if there is no such model, or its configuration cannot be read.
     """
     if name in MODELS:  # none of them has a classifier
         return None
-    source = _source(name)
+    source = model_source(name)
     trust = Trust(remote_code=trust_remote_code)
     with explained(f"model '{name}'", trust):
         config = read_config(source, trust)
@@ -101,7 +101,7 @@ def trained_classes(name: str, *, trust_remote_code: bool = False) -> int | None
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Return the device of that name; `auto` is a GPU where there is one."""
+    """Return the device of that name; `auto` means a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -125,7 +125,7 @@ def _embedded(num_labels: int | None, seed: int, task: Task, random_weights: boo
 
 
 def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Trust) -> tuple[PreTrainedModel, Any]:
-    """Build the architecture; a model that is only a name here gets the embedded tokenizer."""
+    """Build the architecture with weights from the seed; registered names get the embedded tokenizer."""
     if name in MODELS:
         tokenizer: Any = read_tokenizer(asset_path("tiny"))
         architecture = dict(MODELS[name].architecture)
@@ -134,7 +134,7 @@ def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Tru
             architecture |= {"bos_token_id": None, "eos_token_id": None}
         config = AutoConfig.for_model(**architecture, pad_token_id=tokenizer.pad_token_id, num_labels=num_labels or 2)
     else:
-        source = _source(name)
+        source = model_source(name)
         with explained(f"model '{name}'", trust):
             config = read_config(source, trust)
             config.num_labels = num_labels or _own_labels(config, task)
@@ -147,8 +147,8 @@ def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Tru
 def _checkpoint(
     name: str, num_labels: int | None, seed: int, task: Task, new_head: bool, trust: Trust
 ) -> tuple[PreTrainedModel, Any, bool]:
-    """Return model and tokenizer, and whether the classifier is the checkpoint's own."""
-    source = _source(name)
+    """Read a checkpoint; return model, tokenizer, and whether the classifier is the checkpoint's own."""
+    source = model_source(name)
     with explained(f"model '{name}'", trust):
         config = read_config(source, trust)
         family_of(config.model_type).check_task(task)
@@ -181,7 +181,7 @@ def _checkpoint(
 
 
 def _refuse_resizing(name: str, wanted: int, resized: list[Any], asked: int | None) -> None:
-    """Raise a GradleakError if the checkpoint's classifier has another number of classes than is wanted."""
+    """Raise a GradleakError if the checkpoint's classifier has a different number of classes."""
     if not resized:
         return
     own = int(resized[0][1][0])
@@ -213,8 +213,8 @@ def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
     return model
 
 
-def _source(name: str) -> str:
-    """Return the directory or hub id behind a name."""
+def model_source(name: str) -> str:
+    """Return the directory or hub id that a name stands for; raise a GradleakError for an unknown name."""
     if name in MODELS:
         entry = MODELS[name]
         spec = importlib.util.find_spec(entry.package) if entry.package else None

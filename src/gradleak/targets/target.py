@@ -1,10 +1,12 @@
-"""The model under audit: weights, tokenizer, and where its layers and gradients are."""
+"""`Target`: the model under audit, its tokenizer, and where its layers are; every other room takes one.
+
+Nothing here trains or attacks: a Target answers questions and computes losses.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,34 +16,23 @@ from torch.nn import functional
 
 from gradleak.errors import GradleakError
 from gradleak.targets.layout import Family, Layer, Task
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Token ids of several sequences, padded on the right, and where there is a token at all."""
-
-    ids: Tensor  # [sequences, tokens]
-    mask: Tensor  # [sequences, tokens], True for tokens, False for padding
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Number of tokens of each sequence, special tokens included."""
-        return tuple(self.mask.sum(dim=1).tolist())
+from gradleak.targets.losses import BatchLoss, cross_entropy
+from gradleak.targets.tokens import Tokens, pad_rows
 
 
 class Target:
     """A model with its tokenizer, seen through its family's layout.
 
-    Parameters never require a gradient here: whoever needs gradients of them passes its own copies through
-    `loss_with`, so that a Target is never changed by being used.
+    Its parameters never require a gradient and using a Target never changes them: to differentiate by parameters, pass
+    copies of them to `loss_with`.
 
     Args:
         model: a Hugging Face model, or any module that `family` can drive.
         tokenizer: the model's tokenizer.
         family: the layout of the model's architecture.
-        name: what the user called it.
+        name: the name the user gave.
         task: what the model does.
-        seed: seed of weights that are not from a checkpoint (the head, usually).
+        seed: seed of weights that are not from a checkpoint (usually the head).
         trained_head: whether the classifier's weights are from a checkpoint.
     """
 
@@ -64,7 +55,7 @@ class Target:
         self.task: Task = task
         self.seed = seed
         self.trained_head = trained_head
-        self._loss = _Loss(self)
+        self._loss = BatchLoss(self)
         self._fingerprint: tuple[Any, str] | None = None
         self._directions: tuple[Any, Tensor] | None = None
         if tokenizer.pad_token_id is None:
@@ -78,7 +69,7 @@ class Target:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.word_embeddings.device
 
     @property
@@ -93,12 +84,12 @@ class Target:
 
     @property
     def num_labels(self) -> int:
-        """How many classes the classifier tells apart (a language model: the vocabulary)."""
+        """Number of classes; for a language model, the size of the vocabulary."""
         return int(self.config.num_labels if self.task == "classification" else self.config.vocab_size)
 
     @property
     def class_names(self) -> dict[str, int]:
-        """The classes by the names that the model's configuration has for them."""
+        """Class numbers by the names in the model's configuration."""
         if self.task != "classification":
             return {}
         numbers = dict(getattr(self.config, "label2id", None) or {})
@@ -107,12 +98,12 @@ class Target:
 
     @property
     def min_length(self) -> int:
-        """The fewest tokens that a text has, special tokens included; a language model needs one to predict."""
+        """Fewest tokens of a text, special tokens included; a language model needs one token to predict."""
         return max(sum(map(len, self.special_tokens)) + 1, 2 if self.task == "causal-lm" else 1)
 
     @property
     def max_length(self) -> int:
-        """The most tokens that a sequence may have, special tokens included."""
+        """Most tokens of a sequence, special tokens included."""
         if self.family.position_embedding is None:
             return int(self.tokenizer.model_max_length)
         rows = self._weight(self.family.position_embedding).shape[0]
@@ -120,7 +111,7 @@ class Target:
 
     @cached_property
     def special_tokens(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids that the tokenizer puts before and after every text."""
+        """Ids that the tokenizer adds before and after every text."""
         bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
         full = self.tokenizer("a")["input_ids"]
         start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
@@ -128,7 +119,7 @@ class Target:
 
     @cached_property
     def impossible_ids(self) -> tuple[int, ...]:
-        """Ids that no text is tokenised into: special tokens, unused entries, rows beyond the vocabulary."""
+        """Ids that tokenising a text never gives: special tokens, unused entries, rows beyond the vocabulary."""
         vocabulary = self.tokenizer.get_vocab()
         unused = {index for word, index in vocabulary.items() if word.startswith("[unused") and word.endswith("]")}
         beyond = set(range(len(self.word_embeddings))) - set(vocabulary.values())
@@ -158,7 +149,7 @@ class Target:
 
     @cached_property
     def parameter_owners(self) -> dict[nn.Module, dict[str, str]]:
-        """The layers that hold parameters themselves, and the whole names of these by their names there."""
+        """Modules that own parameters, each with the full names of its parameters by their local names."""
         names = {id(parameter): name for name, parameter in self.parameters.items()}
         owners = {
             module: {own: names[id(parameter)] for own, parameter in module.named_parameters(recurse=False)}
@@ -173,7 +164,7 @@ class Target:
 
     @property
     def word_directions(self) -> Tensor:
-        """The word embeddings at length 1, which are computed again only where the table has changed."""
+        """The word embeddings scaled to norm 1 `[vocabulary, width]`, cached until the table changes."""
         table = self.word_embeddings
         state = table.data_ptr(), table._version, table.dtype
         if self._directions is None or self._directions[0] != state:
@@ -192,17 +183,17 @@ class Target:
 
     @property
     def dropouts(self) -> dict[str, float]:
-        """The dropout modules by path, with their rates."""
+        """Dropout rates by path of the dropout module."""
         return {n: m.p for n, m in self.model.named_modules() if isinstance(m, nn.Dropout)}
 
     @cached_property
     def word_parameters(self) -> frozenset[str]:
-        """The word-embedding table's name."""
+        """Name of the word-embedding table's parameter."""
         return frozenset({f"{self.family.word_embedding}.weight"})
 
     @cached_property
     def embedding_parameters(self) -> frozenset[str]:
-        """Word, position and type embeddings and their LayerNorm."""
+        """Names of the word, position and type embeddings and of their LayerNorm's parameters."""
         return self.family.embedding_parameters(self.model)
 
     def _weight(self, path: str) -> Tensor:
@@ -217,7 +208,7 @@ class Target:
     # --- text and tokens ---------------------------------------------------------------------------------------
 
     def encode(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise texts into one padded batch; an empty or over-long text is refused."""
+        """Tokenise texts into one padded batch; raise a GradleakError for an empty or over-long text."""
         if isinstance(texts, str):
             raise GradleakError("texts must be a list of strings, not one string")
         if not texts:
@@ -233,18 +224,21 @@ class Target:
                 raise GradleakError(
                     f"text {number} has {len(row)} tokens; {self.name} takes at most {self.max_length} ({text[:40]!r}…)"
                 )
-        longest = max(map(len, rows))
-        ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
-        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for index, row in enumerate(rows):
-            ids[index, : len(row)] = torch.tensor(row)
-            mask[index, : len(row)] = True
-        return Tokens(ids.to(self.device), mask.to(self.device))
+        return self.pad(rows)
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        """Return `ids, mask` of token ids of several lengths, padded on the right, on the target's device.
+
+        Args:
+            rows: the token ids of each sequence, special tokens included; at least one sequence.
+        """
+        return pad_rows(rows, self.tokenizer.pad_token_id, self.device)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens left out.
 
-        The unknown token stays: it stands for something that was in the text. GPT-2 has it for the end, too.
+        The unknown token is kept, because it replaces something that was in the text, except where it is also the
+        end-of-text token, as in GPT-2.
         """
         unknown = self.tokenizer.unk_token_id
         frame = {*self.special_tokens[0], *self.special_tokens[1], self.tokenizer.pad_token_id}
@@ -258,6 +252,15 @@ class Target:
         """Return word embeddings `[…, width]` of token ids `[…]`."""
         return functional.embedding(ids, self.word_embeddings)
 
+    def logits(self, embeddings: Tensor, mask: Tensor) -> Tensor:
+        """Return logits `[sequences, classes]`; for a language model `[sequences, tokens, vocabulary]`.
+
+        Args:
+            embeddings: word embeddings `[sequences, tokens, width]`.
+            mask: True where there is a token `[sequences, tokens]`.
+        """
+        return self.family.logits(self.model, embeddings, mask, self.task)
+
     def sequence_losses(self, embeddings: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
         """Return each sequence's loss `[sequences]`; the loss of a batch is their mean.
 
@@ -267,7 +270,7 @@ class Target:
             labels: classes `[sequences]`, or a distribution over them `[sequences, classes]`; for a language model
                 token ids `[sequences, tokens]`, or distributions `[sequences, tokens, vocabulary]`.
         """
-        logits = self.family.logits(self.model, embeddings, mask, self.task)
+        logits = self.logits(embeddings, mask)
         if self.task == "classification":
             return cross_entropy(logits, labels)
         predicted = mask[:, 1:].to(logits.dtype)
@@ -275,35 +278,13 @@ class Target:
         return (losses * predicted).sum(dim=1) / predicted.sum(dim=1)
 
     def loss_with(self, parameters: Mapping[str, Tensor], inputs: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a batch under other parameters than the target's own.
+        """Return the mean loss of a batch with some parameters replaced.
 
         Args:
-            parameters: parameters by name; those left out stay the target's own.
+            parameters: replacements by name; all other parameters are the target's own.
             inputs: token ids `[sequences, tokens]`, or word embeddings `[sequences, tokens, width]`.
             mask: see `sequence_losses`, like `labels`.
             labels: see `sequence_losses`.
         """
         renamed = {f"model.{name}": value for name, value in parameters.items()}
         return torch.func.functional_call(self._loss, renamed, (inputs, mask, labels))
-
-
-class _Loss(nn.Module):
-    """A batch's loss as a module, so that `functional_call` can swap every parameter, word embeddings included."""
-
-    def __init__(self, target: Target) -> None:
-        super().__init__()
-        self.model = target.model
-        self._target = [target]  # in a list: the target is not a part of this module
-
-    def forward(self, inputs: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-        target = self._target[0]
-        embeddings = inputs if inputs.is_floating_point() else target.embed(inputs)
-        return target.sequence_losses(embeddings, mask, labels).mean()
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy `[…]` of logits `[…, classes]` against classes `[…]` or distributions `[…, classes]`."""
-    log_probabilities = torch.log_softmax(logits, dim=-1)
-    if labels.is_floating_point():
-        return -(labels * log_probabilities).sum(dim=-1)
-    return -log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)

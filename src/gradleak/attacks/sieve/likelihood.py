@@ -88,7 +88,7 @@ class Likelihood:
         self.target, self.deviation, self.label = target, deviation, label
         self.standing = Matcher(target, [gradient], Standing()).until(deadline or Deadline())
         others = (SquaredL2(), Residual(deviation=deviation), Cosine())
-        self._squares, self._residual, self._cosine = map(self.standing.judged_by, others)
+        self._squares, self._residual, self._cosine = map(self.standing.with_distance, others)
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return how far the update stands out along each sentence's gradient `[sentences]`."""

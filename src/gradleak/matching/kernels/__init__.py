@@ -1,1 +1,1 @@
-"""Fused kernels for a GPU, and the choice between them and plain torch."""
+"""Fused GPU kernels for sums over entries, and the choice between them and plain PyTorch; used by `reductions.py`."""

@@ -1,9 +1,9 @@
-"""Triton kernels of `fused.py`, which alone imports this module: Triton comes with PyTorch for GPUs, not for CPUs.
+"""Triton kernels; only `dispatch.py` imports this module, because Triton comes with PyTorch for GPUs, not for CPUs.
 
 A program works on one candidate of one victim, tile by tile of a weight matrix; a tile's entries of
 D = Σ_k rows_k ⊗ columns_k − observed stay in registers. Programs with neighbouring numbers work on the same tile for
-several candidates of a victim, so that the observed gradient comes from the cache. Every number is written by one
-program, and every sum has one order: results are the same each time.
+several candidates of a victim: the observed gradient then comes from the cache. Every number is written by one program
+and every sum has one order, which makes results deterministic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _difference(
     kept_only: tl.constexpr,
     precision: tl.constexpr,
 ) -> tl.tensor:
-    """Return a tile of D for outputs `o` and inputs `i`; it is zero beyond the matrix."""
+    """Return a tile of D for outputs `o` and inputs `i`, zero beyond the matrix."""
     entries = tl.zeros((tile, tile), tl.float32)
     for first in range(0, terms, step):
         k = first + tl.arange(0, step)
@@ -90,7 +90,7 @@ def sums(
 
 
 @triton.jit(do_not_specialize=["candidates", "terms"])
-def slopes(
+def gradients(
     rows: tl.tensor,
     columns: tl.tensor,
     observed: tl.tensor,
@@ -108,10 +108,10 @@ def slopes(
     kept_only: tl.constexpr,
     precision: tl.constexpr,
 ) -> None:
-    """Write the slopes of one tile of outputs and one chunk of terms of the rows: Σ_i S[o, i] · columns[k, i].
+    """Write the rows' gradients for one tile of outputs and one chunk of terms: Σ_i S[o, i] · columns[k, i].
 
-    S = absolute · sign(D) + 2 · squared · D, where `absolute` and `squared` are the slopes of the sums. With rows and
-    columns exchanged, and the observed gradient read as `transposed`, the same gives the slopes of the columns.
+    S = absolute · sign(D) + 2 · squared · D, where `absolute` and `squared` are the gradients of the sums. With rows
+    and columns exchanged and the observed gradient read `transposed`, the same gives the gradients of the columns.
     Programs are numbered `[victims, output tiles, chunks, candidates]`.
     """
     chunks = tl.cdiv(terms, chunk)
@@ -134,8 +134,8 @@ def slopes(
             rows, columns, observed, o, i, terms, outputs, inputs, tile, step, transposed, kept_only, precision
         )
         sign = tl.where(difference > 0, 1.0, 0.0) - tl.where(difference < 0, 1.0, 0.0)
-        slope = of_absolute * sign + of_squared * difference
+        gradient = of_absolute * sign + of_squared * difference
         inside = (i < inputs)[:, None] & (k < terms)[None, :]
         right = tl.load(columns + k[None, :] * inputs + i[:, None], inside, 0.0)
-        total = tl.dot(slope, right, total, input_precision=precision)
+        total = tl.dot(gradient, right, total, input_precision=precision)
     tl.store(found + k[None, :] * outputs + o[:, None], total, (o < outputs)[:, None] & (k < terms)[None, :])

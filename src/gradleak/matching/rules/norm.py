@@ -1,4 +1,4 @@
-"""LayerNorm."""
+"""Gradient rule of LayerNorm."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from torch import nn
 from torch.nn import functional
 
 from gradleak.matching.factors import Dense, Factor
-from gradleak.matching.rules.registry import Use, rule
+from gradleak.matching.rules.registry import LayerCall, register_grad_rule
 
 
-@rule(nn.LayerNorm)
-def layer_norm(layer: nn.LayerNorm, use: Use) -> dict[str, Factor]:
-    """dγ = Σ δ ⊙ normalised input, dβ = Σ δ."""
-    normalised = functional.layer_norm(use.inputs, layer.normalized_shape, eps=layer.eps)
-    factors: dict[str, Factor] = {"weight": Dense(use.by_candidate(normalised * use.gradients).sum(dim=2))}
+@register_grad_rule(nn.LayerNorm)
+def layer_norm(layer: nn.LayerNorm, call: LayerCall) -> dict[str, Factor]:
+    """Return dγ = Σ δ ⊙ normalised input and dβ = Σ δ."""
+    normalised = functional.layer_norm(call.activations, layer.normalized_shape, eps=layer.eps)
+    factors: dict[str, Factor] = {"weight": Dense(call.by_candidate(normalised * call.backprops).sum(dim=2))}
     if layer.bias is not None:
-        factors["bias"] = Dense(use.by_candidate(use.gradients).sum(dim=2))
+        factors["bias"] = Dense(call.by_candidate(call.backprops).sum(dim=2))
     return factors

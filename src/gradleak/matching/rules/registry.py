@@ -1,4 +1,7 @@
-"""How a layer's gradient follows from its inputs and the gradients of its outputs."""
+"""The registry of gradient rules: how a layer's gradients follow from its activations and backprops.
+
+`trace.py` looks rules up here; the vocabulary (activations, backprops) is that of Opacus's `grad_sample` room.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from gradleak.matching.factors import Factor
 
 
 @dataclass(frozen=True)
-class Use:
-    """One use of a layer in a forward pass over all candidates at once.
+class LayerCall:
+    """One call of a layer in a forward pass over all candidates at once.
 
     Attributes:
-        inputs: what went in `[sequences, …]`.
-        outputs: what came out `[sequences, …]`.
-        gradients: the loss's gradient with respect to `outputs`.
+        activations: the layer's input `[sequences, …]`.
+        outputs: the layer's output `[sequences, …]`.
+        backprops: the loss's gradient with respect to `outputs`.
         shape: `(victims, candidates, sequences of a candidate)`, whose product is `sequences`.
     """
 
-    inputs: Tensor
+    activations: Tensor
     outputs: Tensor
-    gradients: Tensor
+    backprops: Tensor
     shape: tuple[int, int, int]
 
     def by_candidate(self, tensor: Tensor) -> Tensor:
@@ -33,27 +36,27 @@ class Use:
         return tensor.reshape(victims, candidates, -1, tensor.shape[-1])
 
 
-Rule = Callable[[Any, Use], dict[str, Factor]]
-RULES: dict[type[nn.Module], Rule] = {}
+GradRule = Callable[[Any, LayerCall], dict[str, Factor]]
+RULES: dict[type[nn.Module], GradRule] = {}
 
 
-def rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
-    """Decorator: register the rule of one or more layer types.
+def register_grad_rule(*kinds: type[nn.Module]) -> Callable[[GradRule], GradRule]:
+    """Register the decorated function as the gradient rule of one or more layer types.
 
-    A rule takes the layer and one `Use` of it, and returns the gradient of each of the layer's own parameters as a
+    A rule takes the layer and one `LayerCall`, and returns the gradient of each of the layer's own parameters as a
     factor. To add a layer type, write a file like `norm.py` beside this one and import it in `__init__.py`:
 
-        @rule(MyScale)
-        def my_scale(layer: MyScale, use: Use) -> dict[str, Factor]:
-            return {"weight": Dense(use.by_candidate(use.inputs * use.gradients).sum(dim=2))}
+        @register_grad_rule(Scale)
+        def scale(layer: Scale, call: LayerCall) -> dict[str, Factor]:
+            return {"factor": Dense(call.by_candidate(call.activations * call.backprops).sum(dim=2))}
 
-    A rule that is wrong for some model does no harm: the engine checks every rule against autograd before it trusts
-    it with a target.
+    A wrong rule costs speed, not correctness: `rule_check.py` compares every rule with autograd on each target, and
+    parameters for which they differ are computed by autograd.
     """
 
-    def register(function: Rule) -> Rule:
+    def register(rule: GradRule) -> GradRule:
         for kind in kinds:
-            RULES[kind] = function
-        return function
+            RULES[kind] = rule
+        return rule
 
     return register

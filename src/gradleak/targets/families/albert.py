@@ -1,4 +1,4 @@
-"""ALBERT: one layer applied again and again, behind a narrow embedding that is projected up."""
+"""ALBERT: one layer applied repeatedly, after a narrow embedding that is projected up."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Albert(Family):
     embedding_norm: ClassVar[str | None] = "albert.embeddings.LayerNorm"
 
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """The linear layer on the pooled first token."""
+        """Return the linear layer on the pooled first token."""
         return "classifier"
 
     def layers(self, model: nn.Module) -> list[Layer]:
-        """The stored layers: each is used several times in a forward pass."""
+        """Return the stored layers; each is called several times in a forward pass."""
         groups: Any = model.get_submodule("albert.encoder.albert_layer_groups")
         return [
             self._layer(f"albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}")

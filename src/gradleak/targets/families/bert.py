@@ -10,7 +10,7 @@ from gradleak.targets.layout import Family, Layer, Projection, Task, register
 
 
 def bert_layer(prefix: str) -> Layer:
-    """Return the maps of one BERT layer; RoBERTa names them alike."""
+    """Return the maps of one BERT layer; RoBERTa uses the same names."""
     return Layer(
         query=Projection(f"{prefix}.attention.self.query"),
         key=Projection(f"{prefix}.attention.self.key"),
@@ -33,10 +33,10 @@ class Bert(Family):
     embedding_norm: ClassVar[str | None] = "bert.embeddings.LayerNorm"
 
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """The linear layer on the pooled first token."""
+        """Return the linear layer on the pooled first token."""
         return "classifier"
 
     def layers(self, model: nn.Module) -> list[Layer]:
-        """The encoder's layers."""
+        """Return the encoder's layers."""
         count = len(model.get_submodule("bert.encoder.layer"))  # type: ignore[arg-type]
         return [bert_layer(f"bert.encoder.layer.{index}") for index in range(count)]

@@ -20,11 +20,11 @@ class DistilBert(Family):
     embedding_norm: ClassVar[str | None] = "distilbert.embeddings.LayerNorm"
 
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """The second layer of the classification head."""
+        """Return the second layer of the classification head."""
         return "classifier"
 
     def layers(self, model: nn.Module) -> list[Layer]:
-        """The encoder's layers."""
+        """Return the encoder's layers."""
         count = len(model.get_submodule("distilbert.transformer.layer"))  # type: ignore[arg-type]
         return [self._layer(f"distilbert.transformer.layer.{index}") for index in range(count)]
 

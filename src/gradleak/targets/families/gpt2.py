@@ -21,11 +21,11 @@ class Gpt2(Family):
     position_embedding: ClassVar[str | None] = "transformer.wpe"
 
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """The score layer, or the output layer that is tied to the word embedding."""
+        """Return the score layer, or the output layer that is tied to the word embedding."""
         return "score" if task == "classification" else "lm_head"
 
     def layers(self, model: nn.Module) -> list[Layer]:
-        """The decoder's blocks; `c_attn` holds query, key and value side by side."""
+        """Return the decoder's blocks; `c_attn` holds query, key and value side by side."""
         blocks: Any = model.get_submodule("transformer.h")
         return [self._layer(f"transformer.h.{index}", block.attn.embed_dim) for index, block in enumerate(blocks)]
 
@@ -44,10 +44,10 @@ class Gpt2(Family):
         )
 
     def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
-        """Return logits; as a classifier, of the last token that is not padding.
+        """Return logits; as a classifier, those of the last token that is not padding.
 
-        Hugging Face finds that token from token ids and takes the last position when it is given embeddings; here the
-        mask tells it either way.
+        Hugging Face finds that token from token ids, and wrongly takes the last position if it is given embeddings;
+        here the mask decides.
         """
         tokens = mask.shape[1]
         later = torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).triu(1)

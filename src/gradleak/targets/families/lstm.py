@@ -1,4 +1,4 @@
-"""LSTM: words are read one after the other, and the state after the last is classified. No positions, no attention."""
+"""LSTM: classifies the state after the last word. No positions, no attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradleak.targets.families.words import WordClassifier, WordConfig, WordModel, make_loadable
 from gradleak.targets.layout import register
 
-FORGET_BIAS = 1.0  # so that an untrained network remembers (Jozefowicz et al. 2015)
+FORGET_BIAS = 1.0  # an untrained network then keeps its state (Jozefowicz et al. 2015)
 
 
 class LstmConfig(WordConfig):  # type: ignore[no-untyped-call]
@@ -28,7 +28,7 @@ class LstmConfig(WordConfig):  # type: ignore[no-untyped-call]
 class LstmForSequenceClassification(WordModel):  # type: ignore[no-untyped-call]
     """One LSTM layer (Hochreiter and Schmidhuber 1997) and a classifier on its last state.
 
-    It is unrolled by hand: gradients of gradients then exist on every device, examples may be mapped over, and the
+    It is unrolled by hand: second derivatives then exist on every device, `vmap` over examples works, and the matching
     engine sees the linear layers.
     """
 
@@ -42,7 +42,7 @@ class LstmForSequenceClassification(WordModel):  # type: ignore[no-untyped-call]
         self.add_classifier(config.hidden_size)
 
     def features(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Return the state after the last word; padding is passed over."""
+        """Return the state after the last word; padding is skipped."""
         hidden = cell = words.new_zeros(len(words), self.config.hidden_size)
         for word, is_word in zip(self.from_words(words).unbind(dim=1), mask.bool().unbind(dim=1), strict=True):
             let_in, keep, new, let_out = (word + self.from_state(hidden)).chunk(4, dim=-1)
@@ -54,7 +54,7 @@ class LstmForSequenceClassification(WordModel):  # type: ignore[no-untyped-call]
 
 @register
 class Lstm(WordClassifier):
-    """An LSTM, of which FET's paper attacks one."""
+    """The LSTM classifier that FET's paper attacks."""
 
     name: ClassVar[str] = "lstm"
     model_types: ClassVar[tuple[str, ...]] = ("lstm",)

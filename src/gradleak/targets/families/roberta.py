@@ -22,14 +22,14 @@ class Roberta(Family):
     embedding_norm: ClassVar[str | None] = "roberta.embeddings.LayerNorm"
 
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """The second layer of the classification head."""
+        """Return the second layer of the classification head."""
         return "classifier.out_proj"
 
     def layers(self, model: nn.Module) -> list[Layer]:
-        """The encoder's layers."""
+        """Return the encoder's layers."""
         count = len(model.get_submodule("roberta.encoder.layer"))  # type: ignore[arg-type]
         return [bert_layer(f"roberta.encoder.layer.{index}") for index in range(count)]
 
     def position_offset(self, config: Any) -> int:  # noqa: ANN401
-        """Positions begin after the padding index."""
+        """Return the index after the padding index, where positions begin."""
         return int(config.pad_token_id) + 1

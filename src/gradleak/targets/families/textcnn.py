@@ -1,4 +1,4 @@
-"""TextCNN: convolutions over words, the strongest answer of each filter, a linear layer. No positions, no attention."""
+"""TextCNN: convolutions over words, max-pooling, a linear layer. No positions, no attention."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class TextCnnConfig(WordConfig):  # type: ignore[no-untyped-call]
     """Sizes of a TextCNN; those of its paper by default.
 
     Attributes:
-        windows: how many words in a row the filters of each kind see.
-        filters: how many filters of each kind there are.
+        windows: window widths of the convolutions, in words.
+        filters: number of filters of each width.
     """
 
     model_type = "textcnn"
@@ -30,7 +30,7 @@ class TextCnnConfig(WordConfig):  # type: ignore[no-untyped-call]
 class TextCnnForSequenceClassification(WordModel):  # type: ignore[no-untyped-call]
     """TextCNN (Kim 2014).
 
-    A convolution is written as what it is, a linear layer over windows of words: the engine knows linear layers.
+    A convolution is written as a linear layer over windows of words, for which the matching engine has a rule.
     """
 
     config_class = TextCnnConfig
@@ -44,19 +44,19 @@ class TextCnnForSequenceClassification(WordModel):  # type: ignore[no-untyped-ca
         self.add_classifier(len(config.windows) * config.filters)
 
     def features(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Return all filters' largest answers; padding counts as zeros."""
+        """Return every filter's largest response; padding counts as zeros."""
         words = words * mask[..., None].to(words.dtype)
         pooled = [
-            self._strongest(convolution, words, mask, window)
+            self._max_pooled(convolution, words, mask, window)
             for convolution, window in zip(self.convolutions, self.config.windows, strict=True)
         ]
         return torch.cat(pooled, dim=-1)
 
     @staticmethod
-    def _strongest(convolution: nn.Module, words: Tensor, mask: Tensor, window: int) -> Tensor:
-        """Return each filter's largest answer `[sequences, filters]` over all windows that hold a word.
+    def _max_pooled(convolution: nn.Module, words: Tensor, mask: Tensor, window: int) -> Tensor:
+        """Return each filter's largest response `[sequences, filters]` over all windows that contain a word.
 
-        Windows reach over both ends, where they see zeros, so that the shortest text fills one.
+        Texts are padded with zeros at both ends; even the shortest one fills a window.
         """
         padded = functional.pad(words, (0, 0, window - 1, window - 1))
         count = padded.shape[1] - window + 1
@@ -69,7 +69,7 @@ class TextCnnForSequenceClassification(WordModel):  # type: ignore[no-untyped-ca
 
 @register
 class TextCnn(WordClassifier):
-    """TextCNN, of which FET's paper attacks one."""
+    """The TextCNN that FET's paper attacks."""
 
     name: ClassVar[str] = "textcnn"
     model_types: ClassVar[tuple[str, ...]] = ("textcnn",)

@@ -1,4 +1,4 @@
-"""What families share that classify words without attention, TextCNN and LSTM: sizes, ends of the model, layout."""
+"""Base classes of the families without attention, TextCNN and LSTM: configuration, embedding, classifier, layout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gradleak.targets.layout import Family, Layer, Task
 
 
 class WordConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Sizes that every such model has.
+    """Sizes that TextCNN and LSTM have in common.
 
     Attributes:
         vocab_size: rows of the word embeddings.
-        embedding_size: their width.
+        embedding_size: width of the word embeddings.
         dropout: rate before the classifier.
         initializer_range: standard deviation of fresh weights.
     """
@@ -30,21 +30,21 @@ class WordConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class WordModel(PreTrainedModel, ABC):
-    """Word embeddings at the beginning, a linear classifier at the end; a subclass writes what is between them."""
+    """Word embeddings and a linear classifier; a subclass implements the features in between."""
 
     def __init__(self, config: WordConfig) -> None:
         super().__init__(config)
         self.words = nn.Embedding(config.vocab_size, config.embedding_size)
 
     def add_classifier(self, width: int) -> None:
-        """Close the model, when all its other layers are there, with a classifier of `width` features."""
+        """Add the classifier of `width` features; call it after all other layers are built."""
         self.dropout = nn.Dropout(self.config.dropout)
         self.classifier = nn.Linear(width, self.config.num_labels or 2)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def features(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Return what is classified, `[sequences, features]`; padding, where the mask is zero, does not change it."""
+        """Return the features `[sequences, features]`; they must not depend on padding, where the mask is zero."""
 
     def forward(
         self,
@@ -59,24 +59,24 @@ class WordModel(PreTrainedModel, ABC):
 
 
 def make_loadable(config: type[WordConfig], model: type[WordModel]) -> None:
-    """Let transformers find both classes by the configuration's `model_type`."""
+    """Register both classes with transformers under the configuration's `model_type`."""
     AutoConfig.register(config.model_type, config)
     AutoModelForSequenceClassification.register(config, model)
 
 
 class WordClassifier(Family):
-    """A model of our own that takes word embeddings and a mask, and ends in a linear layer; it knows no positions."""
+    """Layout of a model without attention and positions that ends in a linear layer."""
 
     word_embedding: ClassVar[str] = "words"
 
     def classifier(self, model: nn.Module, task: Task) -> str:
-        """The linear layer at the end."""
+        """Return the linear layer at the end."""
         return "classifier"
 
     def layers(self, model: nn.Module) -> list[Layer]:
-        """There is no attention."""
+        """Return an empty list: there is no attention."""
         return []
 
     def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
-        """Return the logits; the mask is taken as it is."""
+        """Return the logits; the model takes the boolean mask itself."""
         return model(inputs_embeds=embeddings, attention_mask=mask).logits
