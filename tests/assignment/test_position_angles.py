@@ -98,11 +98,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[int
 
 def test_of_many_explanations_only_so_many_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert", dtype=torch.float64)
-    texts = ["the cat sat", "cat the ran", "sat on cat", "ran the on", "on sat the"]
+    texts = ["the cat", "cat the", "the cat on", "on the cat", "the on"]  # 136 explanations
     examined = counted(monkeypatch, position_angles, "ColumnFrame")
-    monkeypatch.setattr(position_angles, "POSSIBILITIES", 400)
+    monkeypatch.setattr(position_angles, "POSSIBILITIES", 50)
     found = read_grid(target, victim(target, texts), 4)
-    assert 4 < examined[0] <= 400
+    assert examined[0] == 50
     assert found is not None
     assert len(found[1].frames) == 4
 

@@ -29,6 +29,12 @@ def token_ids(target: Target, text: str) -> list[int]:
     return ids
 
 
+@functools.cache
+def fused(text: str) -> tuple[list[int], list[FusedWord]]:
+    tokens = sorted(set(token_ids(embedded(), text)))
+    return tokens, fuse(embedded(), tokens)
+
+
 def spelled(target: Target, words: list[FusedWord]) -> set[str]:
     return {target.decode(word) for word in words}
 
@@ -84,9 +90,7 @@ def test_pieces_alone_make_no_word(tiny: Target) -> None:
 
 @given(room=st.integers(8, 14), seed=st.integers(0, 1_000))
 def test_drawn_words_use_every_token_and_fill_the_room(room: int, seed: int) -> None:
-    target = embedded()
-    tokens = sorted(set(token_ids(target, "who has seen my snorkel?")))
-    words = fuse(target, tokens)
+    tokens, words = fused("who has seen my snorkel?")
     drawn = draw_words(words, tokens, room, torch.Generator().manual_seed(seed))
     flat = [token for word in drawn for token in word]
     assert len(flat) == room

@@ -13,13 +13,11 @@ from torch import Tensor
 from gradleak.assignment.history import SearchHistory
 from gradleak.assignment.reading import ReadVictim
 from gradleak.attacks.base import Attack, register
-from gradleak.attacks.fet.scored_problem import ScoredProblem
+from gradleak.attacks.fet.scored_problem import ScoredProblem, matcher_of, tolerance_of
 from gradleak.attacks.fet.surrogate import arrange_columns, explore_by_learning, promising_pairs, rounds_of_attempt
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Update, Victim
 from gradleak.leakage.tokens import require_words
-from gradleak.matching import DISTANCES, Matcher, select_parameters
-from gradleak.matching.classifier_matcher import HeadMatcher
 from gradleak.search import (
     Evolution,
     all_replacements,
@@ -34,10 +32,6 @@ from gradleak.search import (
 )
 from gradleak.settings import setting
 from gradleak.targets import Target
-
-# The paper stops at d = 0. Here a gradient with a smaller relative error is the same but for rounding; wrong orders
-# have a hundred times as much.
-SAME = {"classifier": 1e-4, "all": 1e-2}
 
 
 @register
@@ -167,8 +161,8 @@ class Fet(Attack):
     def _reconstruct(self, target: Target, read: ReadVictim, history: SearchHistory) -> Finding:
         """Search until a text gives the observed gradient, for all lengths and attempts; return the nearest text."""
         gradient, generator = read.victim.gradient, read.victim.generator
-        matcher = self._matcher(target, gradient).until(history.deadline)
-        tolerance = self._tolerance(target, gradient)
+        matcher = matcher_of(target, gradient, self.layers, self.distance).until(history.deadline)
+        tolerance = tolerance_of(target, gradient, self.layers, self.distance)
         best, nearest, loss = read.problems[0], None, float("inf")
         for attempt, problem in itertools.product(range(1, self.attempts + 1), read.problems):
             one = ScoredProblem(problem, matcher, read.labels, generator, tolerance, history)
@@ -232,22 +226,6 @@ class Fet(Attack):
         yield from in_parts([reached])
         for more in orders:
             yield solution[more]
-
-    def _matcher(self, target: Target, gradient: Mapping[str, Tensor]) -> Matcher | HeadMatcher:
-        """Section 3.2: match the fully connected layer alone, or all layers."""
-        distance = DISTANCES[self.distance]()
-        if self.layers == "classifier":
-            return HeadMatcher(target, [gradient], distance)
-        return Matcher(target, [gradient], distance)
-
-    def _tolerance(self, target: Target, gradient: Mapping[str, Tensor]) -> float:
-        """Return the distance below which two gradients are the same but for rounding."""
-        share = SAME[self.layers]
-        if self.distance == "cosine":
-            return share**2 / 2
-        norm = 1 if self.distance == "l1" else 2
-        names = select_parameters(target, gradient, self.layers)
-        return share * sum(float(gradient[name].double().flatten().norm(p=norm)) for name in names)
 
     def _side_by_side(self, target: Target) -> bool:
         return False
