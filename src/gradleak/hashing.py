@@ -26,3 +26,8 @@ def row_hashes(rows: Tensor, seed: int = 0) -> Tensor:
 def _factors(length: int, seed: int, device: torch.device) -> Tensor:
     stream = torch.Generator().manual_seed(seed)
     return (torch.randint(-(2**62), 2**62, (length,), generator=stream) * 2 + 1).to(device)
+
+
+def solution_hashes(solutions: Tensor) -> Tensor:
+    """Return a 64-bit hash `[…]` of each solution `[…, length]`, with factors of its own for every length."""
+    return row_hashes(solutions, seed=solutions.shape[-1])

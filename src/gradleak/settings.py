@@ -7,7 +7,7 @@ values that Python code, a study file or `--set` gives, what `gradleak list` sho
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
@@ -18,6 +18,10 @@ from gradleak.errors import GradleakError, unknown_name
 
 _KEY = "gradleak.setting"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_READERS: Mapping[type, Callable[[str], Any]] = {
+    bool: lambda text: _BOOLEANS[text.lower()],
+    int: lambda text: _whole(text),
+}
 _KINDS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -95,8 +99,8 @@ class Setting:
         if self.optional and text.lower() == "none":
             return None
         try:
-            value = _BOOLEANS[text.lower()] if self.kind is bool else self.kind(text)
-        except (ValueError, KeyError):
+            value = _READERS[self.kind](text)
+        except (ValueError, KeyError, OverflowError):
             raise self._refused(text) from None
         if isinstance(value, float) and not isfinite(value):
             raise self._refused(text)
@@ -126,6 +130,21 @@ class Setting:
     def _refused(self, text: str) -> GradleakError:
         kind = "a number or none" if self.optional else _KINDS[self.kind]
         return GradleakError(f"setting {self.name} takes {kind}, not '{text}'")
+
+
+def _boolean(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
+
+
+def _whole(text: str) -> int:
+    """Read a whole number, also where it is written as 12.0."""
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number) if "." in text or "e" in text.lower() else int(text)
+
+
+_READERS: Mapping[type, Callable[[str], Any]] = {bool: _boolean, int: _whole, float: float, str: str}
 
 
 @cache

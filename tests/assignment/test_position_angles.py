@@ -1,19 +1,21 @@
-"""Which words stand at each position is read from the embeddings' gradients, and from nothing else."""
+"""Which words are at each position is read from the embeddings' gradients, and from nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from conftest import SMALL_WITHOUT_ATTENTION, small_target
+from gradleak.assignment import position_angles
 from gradleak.assignment.position_angles import read_grid
-from gradleak.assignment.problem import Puzzle
+from gradleak.assignment.problem import AssignmentProblem
 from gradleak.attacks import Victim
 from gradleak.exchange import Knowledge
 from gradleak.federation import Client
-from gradleak.search import Grid
+from gradleak.search import ColumnGrid
 from gradleak.targets import Target
 
 FAMILIES = ["bert", "roberta", "distilbert", "albert"]
@@ -28,7 +30,7 @@ def victim(target: Target, texts: Sequence[str], noise: float = 0.0, **client: b
     return Victim(noisy, Knowledge(labels=labels), stream)
 
 
-def read(target: Target, texts: Sequence[str], most: int = 256) -> tuple[Puzzle, Grid]:
+def read(target: Target, texts: Sequence[str], most: int = 256) -> tuple[AssignmentProblem, ColumnGrid]:
     found = read_grid(target, victim(target, texts), most)
     assert found is not None
     return found
@@ -40,9 +42,9 @@ def standing(target: Target, texts: Sequence[str]) -> list[set[int]]:
     return [{row[place] for row in rows if len(row) > place} for place in range(max(map(len, rows)))]
 
 
-def frames_of(puzzle: Puzzle, grid: Grid) -> list[tuple[list[set[int]], list[int]]]:
+def frames_of(problem: AssignmentProblem, grid: ColumnGrid) -> list[tuple[list[set[int]], list[int]]]:
     return [
-        ([set(puzzle.vocabulary[list(column)].tolist()) for column in frame.columns], sorted(frame.lengths))
+        ([set(problem.vocabulary[list(column)].tolist()) for column in frame.columns], sorted(frame.lengths))
         for frame in grid.frames
     ]
 
@@ -59,9 +61,9 @@ def test_words_and_lengths_are_read_whatever_the_family(family: str, count: int)
 
 @pytest.mark.parametrize("text", ["dog", "dog dog dog", "the cat sat the dog , the cat ran .", "the zebra sat"])
 def test_a_single_sentence_is_read_as_it_stands(bert: Target, text: str) -> None:
-    puzzle, grid = read(bert, [text])
+    problem, grid = read(bert, [text])
     assert len(grid.frames) == 1
-    assert puzzle.texts(grid.draw(1, torch.Generator())[0]) == (bert.decode(bert.tokenizer(text)["input_ids"]),)
+    assert problem.texts(grid.draw(1, torch.Generator())[0]) == (bert.decode(bert.tokenizer(text)["input_ids"]),)
 
 
 def test_words_that_change_places_are_all_that_is_left_open() -> None:
@@ -82,13 +84,39 @@ def test_what_explains_the_same_rows_is_kept_with_the_fewest_tokens_first() -> N
     assert len(frames_of(*read(target, texts, most=1))) == 1
 
 
-def test_many_sentences_of_the_same_few_words_do_not_take_for_ever() -> None:
+def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[int]:
+    """Count the calls of a function; return where they are counted."""
+    calls, function = [0], getattr(module, name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(module, name, call)
+    return calls
+
+
+def test_of_many_explanations_only_so_many_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = small_target("bert", dtype=torch.float64)
+    texts = ["the cat", "cat the", "the cat on", "on the cat", "the on"]  # 136 explanations
+    examined = counted(monkeypatch, position_angles, "ColumnFrame")
+    monkeypatch.setattr(position_angles, "POSSIBILITIES", 50)
+    found = read_grid(target, victim(target, texts), 4)
+    assert examined[0] == 50
+    assert found is not None
+    assert len(found[1].frames) == 4
+
+
+def test_where_no_explanation_is_found_among_so_many_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert", dtype=torch.float64)
     stream = torch.Generator().manual_seed(0)
     words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "big"]
     texts = [" ".join(words[i] for i in torch.randint(10, (8,), generator=stream)) for _ in range(12)]
-    found = read_grid(target, victim(target, texts), 16)
-    assert found is None or len(found[1].frames) <= 16
+    one = victim(target, texts)
+    tried = counted(monkeypatch, torch, "bincount")  # of the words in each combination
+    monkeypatch.setattr(position_angles, "POSSIBILITIES", 300)
+    assert read_grid(target, one, 16) is None
+    assert tried[0] == 300
 
 
 def test_dropout_hides_nothing() -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from conftest import FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, WORDS, small_target
-from gradleak.assignment.problem import likeliest_labels, puzzles
+from gradleak.assignment.problem import assignment_problems, likeliest_labels
 from gradleak.attacks import Fet, Victim
+from gradleak.attacks.fet.surrogate import rounds_of_attempt
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Progress, Reconstruction, Update
 from gradleak.federation import Client
@@ -95,7 +96,7 @@ def test_labels_of_a_batch_that_are_not_told_are_those_that_fit(labels: tuple[in
         texts = ["the cat sat on a mat", "dog ran"]
         hidden = Knowledge(batch_size=2, defenses=["clip:1000"])  # from the classifier's bias
         one = Victim(sent(target, texts, labels).gradient(), hidden, torch.Generator().manual_seed(0))
-        found_labels, notes = likeliest_labels(target, one, puzzles(target, one, 8)[0][0])
+        found_labels, notes = likeliest_labels(target, one, assignment_problems(target, one, 8)[0][0])
         assert tuple(found_labels.tolist()) == labels
         assert notes == [f"labels {labels[0]}, {labels[1]}: those that fit random texts best"]
 
@@ -120,8 +121,8 @@ def test_more_tokens_than_places_leave_those_with_the_largest_gradient(bert: Tar
     stream = torch.Generator().manual_seed(0)
     noisy = {n: t + 1e-5 * torch.randn(t.shape, generator=stream) for n, t in update.tensors.items()}
     one = Victim(noisy, Knowledge(labels=[1], lengths=[8]), torch.Generator().manual_seed(0))
-    (puzzle,), _ = puzzles(bert, one, 8)
-    assert puzzle.vocabulary.tolist() == sorted(bert.tokenizer(TEXT, add_special_tokens=False)["input_ids"])
+    (problem,), _ = assignment_problems(bert, one, 8)
+    assert problem.vocabulary.tolist() == sorted(bert.tokenizer(TEXT, add_special_tokens=False)["input_ids"])
 
 
 def test_a_gradient_without_words_is_refused(bert: Target) -> None:
@@ -132,26 +133,26 @@ def test_a_gradient_without_words_is_refused(bert: Target) -> None:
         Fet()(bert, without, Knowledge(labels=[1]))
 
 
-# --- puzzles -------------------------------------------------------------------------------------------------------
+# --- assignment problems -------------------------------------------------------------------------------------------
 
 
 def test_a_solution_is_packed_into_sequences_with_padding_at_the_end(bert: Target) -> None:
-    (puzzle,), _ = puzzles(bert, victim(bert, ["the cat sat", "a"], labels=[1, 0]), 8)
-    words = bert.tokenizer.convert_ids_to_tokens(puzzle.vocabulary.tolist())
+    (problem,), _ = assignment_problems(bert, victim(bert, ["the cat sat", "a"], labels=[1, 0]), 8)
+    words = bert.tokenizer.convert_ids_to_tokens(problem.vocabulary.tolist())
     assert sorted(words) == sorted(["the", "cat", "sat", "a", "[PAD]"])
     number = {word: kind for kind, word in enumerate(words)}
     row = [number[word] for word in ["[PAD]", "a", "[PAD]", "the", "cat", "sat", "[PAD]"]]  # the last is outside
-    assert puzzle.texts(torch.tensor(row)) == ("a", "the cat sat")
-    ids, mask = puzzle.decoded(torch.tensor([row]))
+    assert problem.texts(torch.tensor(row)) == ("a", "the cat sat")
+    ids, mask = problem.decode(torch.tensor([row]))
     assert bert.tokenizer.convert_ids_to_tokens(ids[0, 0].tolist()) == ["[CLS]", "a", "[SEP]", "[PAD]", "[PAD]"]
     assert mask[0].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
 
 
 def test_drawn_solutions_hold_every_token(bert: Target) -> None:
-    (puzzle,), _ = puzzles(bert, victim(bert, ["the cat sat the dog"], labels=[1]), 8)
-    drawn = puzzle.draw(50, torch.Generator().manual_seed(0))
-    assert drawn.shape == (50, puzzle.places) == (50, 5)
-    assert all(set(row) == set(range(puzzle.kinds)) for row in drawn.tolist())
+    (problem,), _ = assignment_problems(bert, victim(bert, ["the cat sat the dog"], labels=[1]), 8)
+    drawn = problem.draw(50, torch.Generator().manual_seed(0))
+    assert drawn.shape == (50, problem.places) == (50, 5)
+    assert all(set(row) == set(range(problem.kinds)) for row in drawn.tolist())
     assert len({tuple(row) for row in drawn.tolist()}) > 25
 
 
@@ -195,7 +196,7 @@ def test_learning_comes_nearer_than_the_genetic_search_which_explores_what_is_to
     target = small_target("bert", dtype=torch.float64)
     text = "the big cat sat on a red mat , dog ran ."
     terms = 12 * (12 + 2 * 12)  # twelve tokens at twelve places, and pairs of them at two distances
-    monkeypatch.setattr("gradleak.attacks.fet.LEARNABLE", terms if learnable else terms - 1)
+    monkeypatch.setattr("gradleak.attacks.fet.surrogate.MAX_FEATURES", terms if learnable else terms - 1)
     genetic, learnt = (found(target, [text], iterations=0, rounds=rounds) for rounds in (0, 6))
     assert learnt.loss < genetic.loss if learnable else learnt.loss == genetic.loss
 
@@ -259,22 +260,21 @@ def test_where_places_cannot_be_read_they_are_searched() -> None:
 
 
 def test_of_many_words_only_tokens_at_places_are_learnt(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradleak.attacks.fet.LEARNABLE", 1)
+    monkeypatch.setattr("gradleak.attacks.fet.surrogate.MAX_FEATURES", 1)
     assert sorted(found(bert, BATCH[:2], rounds=10, positions=True).texts) == sorted(BATCH[:2])
 
 
-def test_batches_have_twice_the_population_and_fifty_iterations_unless_told(bert: Target) -> None:
-    ((one,), _), ((two,), _) = (puzzles(bert, victim(bert, [TEXT] * size, labels=[1, 0][:size]), 8) for size in (1, 2))
+def test_batches_have_twice_the_population_and_fifty_iterations_unless_told() -> None:
     attack, told = Fet(), Fet(population=30, iterations=5)
-    assert [(attack._evolution(p).population, attack._iterations(p)) for p in (one, two)] == [(100, 20), (200, 50)]
-    assert [(told._evolution(p).population, told._iterations(p)) for p in (one, two)] == [(30, 5)] * 2
+    sizes = 1, 2
+    assert [(attack.evolution(n).population, attack.fine_tuning_iterations(n)) for n in sizes] == [(100, 20), (200, 50)]
+    assert [(told.evolution(n).population, told.fine_tuning_iterations(n)) for n in sizes] == [(30, 5)] * 2
 
 
 def test_of_several_lengths_only_the_last_attempt_takes_all_rounds() -> None:
-    attack = Fet(rounds=10, attempts=2)
-    assert [attack._rounds(attempt, lengths) for lengths in (1, 8) for attempt in (1, 2)] == [10, 10, 3, 10]
-    assert Fet(rounds=10)._rounds(1, 8) == 10
-    assert Fet()._rounds(1, 8) == 0
+    assert [rounds_of_attempt(10, attempt, 2, lengths) for lengths in (1, 8) for attempt in (1, 2)] == [10, 10, 3, 10]
+    assert rounds_of_attempt(10, 1, 1, 8) == 10
+    assert rounds_of_attempt(0, 1, 1, 8) == 0
 
 
 def test_the_papers_values_are_the_defaults() -> None:
@@ -288,10 +288,11 @@ def test_the_papers_values_are_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"population": "2.5"}, "population takes a whole number from 2 up, not 2.5"),
-        ({"iterations": "-1"}, "iterations takes a whole number from 0 up"),
-        ({"attempts": "0"}, "attempts takes a whole number from 1 up"),
-        ({"mutation": "1.5"}, "probabilities"),
+        ({"population": "2.5"}, "population takes"),
+        ({"population": "1"}, "population must be at least 2, not 1"),
+        ({"iterations": "-1"}, "iterations must be at least 0, not -1"),
+        ({"attempts": "0"}, "attempts must be at least 1, not 0"),
+        ({"mutation": "1.5"}, "mutation must be at most 1, not 1.5"),
         ({"crossover": "nan"}, "takes a number"),
         ({"layers": "some"}, "layers"),
         ({"distance": "l3"}, "distance"),

@@ -28,7 +28,7 @@ def told(target: Target, texts: Sequence[str] = TEXTS) -> Knowledge:
 
 def plan(target: Target, update: Update, **settings: Any) -> tuple[str, ...]:
     victim = Victim(update.gradient(), Knowledge(labels=LABELS), torch.Generator().manual_seed(0))
-    return Mosaic(**settings)._plan(target, victim)
+    return Mosaic(**settings).plan(target, victim)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ class Wrong(Fet):
 
 def test_where_the_first_way_does_not_explain_the_update_the_other_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
-    monkeypatch.setitem(mosaic.WAYS, "angles", Wrong())
+    monkeypatch.setitem(mosaic.WAYS, "angles", Wrong)
     update, known = sent(target), told(target)
     assert Mosaic(ways=1)(target, update, known).texts == ("a dog", "the cat")
     assert Mosaic()(target, update, known).texts == tuple(TEXTS)
@@ -95,7 +95,7 @@ def test_where_the_first_way_does_not_explain_the_update_the_other_is_tried(monk
 
 def test_no_other_way_is_begun_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
-    monkeypatch.setitem(mosaic.WAYS, "angles", Wrong())
+    monkeypatch.setitem(mosaic.WAYS, "angles", Wrong)
     victim = Victim(sent(target).gradient(), told(target), torch.Generator().manual_seed(0))
     (found,) = Mosaic().run(target, [victim], Reporter(deadline=Deadline(0)))
     assert found.token_ids[0] == target.tokenizer("a dog")["input_ids"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradleak.exchange import Progress, Reporter, progress
+from gradleak.exchange import Deadline, Progress, Reporter, progress
 
 
 class Clock:
@@ -67,3 +67,24 @@ def test_the_time_before_the_first_step_is_not_the_steps(clock: Clock) -> None:
 
 def test_before_the_first_step_nobody_knows_how_long_it_takes() -> None:
     assert Progress(0, 10, 0.0, (), 3.0).seconds_left == math.inf
+
+
+def test_parts_of_a_run_add_up_whatever_they_count_themselves() -> None:
+    heard: list[Progress] = []
+    deadline = Deadline(100.0)
+    whole = Reporter(heard.append, interval=0.0, deadline=deadline)
+    one, other = whole.split([6, 4])
+    assert one.deadline is other.deadline is deadline
+    steps = [(one, 1, 2), (other, 10, 40), (one, 2, 2), (other, 40, 40)]
+    for part, step, total in steps:
+        part(step, total, lambda: (0.5, ("text",)))
+    assert [(p.step, p.total) for p in heard] == [(3, 10), (4, 10), (7, 10), (10, 10)]
+    assert heard[-1].texts == ("text",)
+
+
+def test_a_part_of_a_run_has_parts_itself() -> None:
+    heard: list[Progress] = []
+    _, second = Reporter(heard.append, interval=0.0).split([5, 10])
+    for part in second.split([1, 1]):
+        part(7, 7, lambda: (0.0, ()))
+    assert [(p.step, p.total) for p in heard] == [(5, 15), (10, 15)]

@@ -91,7 +91,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "lamp": {**DESCENT, "polish": 1},
     "lamp-l2l1": {**DESCENT, "polish": 1},
     "grab": {"steps": 12, "starts": 6, "permutations": 6, "rounds": 2, "passes": 2, "polish": 1},
-    "edr": {"iterations": 12.0, "starts": 2, "adjustments": 4, "attempts": 1},
+    "edr": {"iterations": 12, "starts": 2, "adjustments": 4, "attempts": 1},
     "fet": {"population": 24, "generations": 8, "hall_of_fame": 2, "iterations": 2, "rounds": 4, "attempts": 1},
     "mosaic": {},
     "sieve": {"starts": 40},

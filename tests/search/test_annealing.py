@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradleak.errors import GradleakError
-from gradleak.search import Annealed, Schedule, TabuList, anneal
+from gradleak.search import Annealed, AnnealingTask, Schedule, TabuList, anneal
 from gradleak.search.word_moves import in_order, insert_block, ranks_of, reverse_blocks, shuffle_blocks, swap_blocks
 
 LENGTH = 7
@@ -47,6 +47,10 @@ class Inversions:
         return sum((states[..., i] > states[..., j]).double() for i, j in pairs)  # type: ignore[return-value]
 
 
+def swaps(score: Callable[[Tensor], Tensor], **options: Any) -> AnnealingTask:
+    return AnnealingTask(score=score, propose=Swaps(), **options)
+
+
 def streams(count: int, seed: int = 0) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed + number) for number in range(count)]
 
@@ -64,7 +68,7 @@ WARM = Schedule(temperature=20.0, cooling=0.9, iterations=400, failures=0.5)
 
 @pytest.mark.parametrize("schedule", [COLD, WARM], ids=["cold", "warm"])
 def test_every_problem_is_solved_and_its_loss_is_true(schedule: Schedule) -> None:
-    found = anneal(shuffled(3, 4), Inversions(), Swaps(), schedule, streams(3), enough=0.0)
+    found = anneal(shuffled(3, 4), swaps(Inversions()), schedule, streams(3), tolerance=0.0)
     assert found.losses.amin(dim=1).tolist() == [0.0] * 3
     assert torch.equal(found.losses, Inversions()(found.states))
 
@@ -77,15 +81,15 @@ def test_each_iteration_is_one_call_for_all_starts_of_all_problems() -> None:
         return torch.ones(states.shape[:2], dtype=torch.float64)
 
     schedule = Schedule(temperature=5.0, cooling=1.0, iterations=10, failures=1.0)
-    anneal(shuffled(3, 4), score, Swaps(), schedule, streams(3))
+    anneal(shuffled(3, 4), swaps(score), schedule, streams(3))
     assert calls == [(3, 4, LENGTH)] * 11
 
 
-def test_a_problem_does_not_feel_the_others() -> None:
+def test_the_result_of_a_problem_does_not_depend_on_the_others() -> None:
     starts = shuffled(3, 4)
-    together = anneal(starts, Inversions(), Swaps(), WARM, streams(3))
+    together = anneal(starts, swaps(Inversions()), WARM, streams(3))
     for number in range(3):
-        alone = anneal(starts[number : number + 1], Inversions(), Swaps(), WARM, streams(3)[number : number + 1])
+        alone = anneal(starts[number : number + 1], swaps(Inversions()), WARM, streams(3)[number : number + 1])
         assert torch.equal(alone.losses[0], together.losses[number])
         assert torch.equal(alone.states[0], together.states[number])
 
@@ -105,14 +109,14 @@ class Unequal:
         tokens = states[:, :, None].expand(*numbers.shape[:3], states.shape[-1])
         return tokens.scatter(-1, pairs, tokens.gather(-1, pairs.flip(-1)))
 
-    def leave(self, going: Sequence[int]) -> None:
-        self.lengths = [self.lengths[problem] for problem in going]
+    def retire(self, remaining: Sequence[int]) -> None:
+        self.lengths = [self.lengths[problem] for problem in remaining]
 
 
 @pytest.mark.parametrize("span", [math.inf, 21.0])
-def test_problems_that_are_solved_leave_and_the_others_do_not_feel_it(span: float) -> None:
+def test_retired_problems_do_not_change_the_results_of_the_others(span: float) -> None:
     lengths = [2, 6, 3, 7, 4]
-    enough = torch.tensor([0.0, -1.0, 0.0, 0.0, 0.0])
+    tolerance = torch.tensor([0.0, -1.0, 0.0, 0.0, 0.0])
     starts = torch.stack([torch.cat([torch.arange(n).flip(0), torch.arange(n, 7)]) for n in lengths])
     starts = starts[:, None].repeat(1, 2, 1)
     sizes: list[int] = []
@@ -122,7 +126,13 @@ def test_problems_that_are_solved_leave_and_the_others_do_not_feel_it(span: floa
         return Inversions()(states)
 
     together, streams_of_all = Unequal(list(lengths)), streams(5)
-    found = anneal(starts, score, together, WARM, streams_of_all, enough=enough, span=span, leave=together.leave)
+    found = anneal(
+        starts,
+        AnnealingTask(score=score, propose=together, span=span, retire=together.retire),
+        WARM,
+        streams_of_all,
+        tolerance=tolerance,
+    )
     assert sizes[0] == 5
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] <= 2
@@ -130,22 +140,25 @@ def test_problems_that_are_solved_leave_and_the_others_do_not_feel_it(span: floa
     for number, length in enumerate(lengths):
         own = streams(5)[number]
         one = slice(number, number + 1)
-        alone = anneal(starts[one], Inversions(), Unequal([length]), WARM, [own], enough=enough[one], span=span)
+        task = AnnealingTask(score=Inversions(), propose=Unequal([length]), span=span)
+        alone = anneal(starts[one], task, WARM, [own], tolerance=tolerance[one])
         assert torch.equal(alone.states[0], found.states[number])
         assert torch.equal(alone.losses[0], found.losses[number])
-        assert torch.equal(own.get_state(), streams_of_all[number].get_state()), "who has ended draws no more"
+        assert torch.equal(own.get_state(), streams_of_all[number].get_state()), (
+            "a finished problem draws no more numbers"
+        )
 
 
 def test_a_solved_problem_ends_at_once() -> None:
     score = Inversions()
-    anneal(torch.tensor([[[1, 0, 2, 3]] * 3]), score, Swaps(), COLD, streams(1), enough=0.0)
+    anneal(torch.tensor([[[1, 0, 2, 3]] * 3]), swaps(score), COLD, streams(1), tolerance=0.0)
     assert (0, 1, 2, 3) in score.asked[-3:], "nothing is scored after the iteration that has found it"
 
 
 def test_what_any_start_has_looked_at_is_not_looked_at_again() -> None:
     score = Inversions()
     schedule = Schedule(temperature=1e9, cooling=1.0, iterations=60, failures=1.0)
-    anneal(torch.tensor([[[0, 1, 2, 3]]]), score, Swaps(), schedule, streams(1))
+    anneal(torch.tensor([[[0, 1, 2, 3]]]), swaps(score), schedule, streams(1))
     current, seen = score.asked[0], {score.asked[0]}
     for state in score.asked[1:]:
         assert state not in seen or state == current, "where nothing new is proposed, it asks about where it is"
@@ -168,7 +181,7 @@ def test_a_start_ends_after_so_many_failures(failures: float) -> None:
     score = Inversions()
     sorted_already = torch.arange(LENGTH).expand(1, 1, -1)
     schedule = Schedule(temperature=1e-9, cooling=0.9, iterations=200, failures=failures)
-    found = anneal(sorted_already, score, Swaps(), schedule, streams(1))
+    found = anneal(sorted_already, swaps(score), schedule, streams(1))
     assert found.losses.item() == 0
     # The end is looked for every 16 iterations; a start that has ended asks about its own state.
     proposals = [state for state in score.asked if state != tuple(range(LENGTH))]
@@ -184,7 +197,7 @@ def test_heat_accepts_anything_and_cold_nothing_worse() -> None:
         def watch(_: int, best: Annealed) -> None:
             losses.append(best.losses.item())
 
-        anneal(torch.arange(LENGTH).expand(1, 1, -1), score, Swaps(), schedule, streams(1), watch=watch)
+        anneal(torch.arange(LENGTH).expand(1, 1, -1), swaps(score, watch=watch), schedule, streams(1))
         assert losses == [0.0] * 40, "the best is kept"
         return [Inversions()(torch.tensor(state)[None, None]).item() for state in score.asked]
 
@@ -197,17 +210,17 @@ def test_steps_that_will_be_taken_anyway_are_not_scored() -> None:
     counted, spared = Inversions(), Inversions()
     bound = float(LENGTH * (LENGTH - 1) / 2)
     for score, span in ((counted, math.inf), (spared, bound)):
-        found = anneal(shuffled(1, 4), score, Swaps(), schedule, streams(1), span=span, enough=0.0)
+        found = anneal(shuffled(1, 4), swaps(score, span=span), schedule, streams(1), tolerance=0.0)
         assert found.losses.min() == 0
     assert len(spared.asked) < len(counted.asked)
     always_hot = Schedule(temperature=1e9, cooling=1.0, iterations=5)
-    last = anneal(shuffled(1, 4), Inversions(), Swaps(), always_hot, streams(1), span=bound)
+    last = anneal(shuffled(1, 4), swaps(Inversions(), span=bound), always_hot, streams(1))
     assert torch.equal(last.losses, Inversions()(last.states)), "at the end all is scored"
 
 
 def test_it_does_not_start_where_nothing_is_left_to_do() -> None:
     score = Inversions()
-    anneal(torch.arange(LENGTH).expand(1, 2, -1), score, Swaps(), COLD, streams(1), enough=0.0)
+    anneal(torch.arange(LENGTH).expand(1, 2, -1), swaps(score), COLD, streams(1), tolerance=0.0)
     assert len(score.asked) == 2
 
 

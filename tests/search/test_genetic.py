@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradleak.search import (
     Evolution,
-    Remembered,
+    SearchControl,
     cross_partially_matched,
     decode,
     encode,
@@ -130,7 +130,11 @@ def misplaced(chromosomes: Tensor) -> Tensor:
 
 def test_evolution_finds_an_order_whose_places_are_scored_one_by_one() -> None:
     found, score = evolve(
-        orders(100, 9), misplaced, Evolution(generations=200, patience=60, mutation=0.3), stream(), enough=0.0
+        orders(100, 9),
+        misplaced,
+        Evolution(generations=200, patience=60, mutation=0.3),
+        stream(),
+        SearchControl(tolerance=0.0),
     )
     assert found.tolist() == list(range(9))
     assert score == 0.0
@@ -139,12 +143,14 @@ def test_evolution_finds_an_order_whose_places_are_scored_one_by_one() -> None:
 def test_the_best_never_gets_lost_and_evolution_ends_when_nothing_changes() -> None:
     seen: list[float] = []
     settings = Evolution(population=20, generations=50, patience=4, crossover=0.0, mutation=0.0)
-    best, score = evolve(orders(20, 12), misplaced, settings, stream(), watch=lambda _, loss: seen.append(loss))
+    best, score = evolve(
+        orders(20, 12), misplaced, settings, stream(), SearchControl(watch=lambda _, loss: seen.append(loss))
+    )
     assert seen == [score] * 5  # the first generation and four without a change
     assert score == float(misplaced(orders(20, 12)).min())
     assert float(misplaced(best[None])) == score
     seen.clear()
-    evolve(orders(30, 12), misplaced, Evolution(), stream(), watch=lambda _, loss: seen.append(loss))
+    evolve(orders(30, 12), misplaced, Evolution(), stream(), SearchControl(watch=lambda _, loss: seen.append(loss)))
     assert seen == sorted(seen, reverse=True)
     assert seen[-1] < seen[0]
 
@@ -152,10 +158,16 @@ def test_the_best_never_gets_lost_and_evolution_ends_when_nothing_changes() -> N
 def test_evolution_ends_with_its_generations_or_when_it_is_good_enough() -> None:
     seen: list[float] = []
     settings = Evolution(generations=3, patience=100)
-    evolve(orders(10, 20), misplaced, settings, stream(), watch=lambda _, loss: seen.append(loss))
+    evolve(orders(10, 20), misplaced, settings, stream(), SearchControl(watch=lambda _, loss: seen.append(loss)))
     assert len(seen) == 4
     seen.clear()
-    evolve(orders(10, 20), misplaced, settings, stream(), enough=20.0, watch=lambda _, loss: seen.append(loss))
+    evolve(
+        orders(10, 20),
+        misplaced,
+        settings,
+        stream(),
+        SearchControl(tolerance=20.0, watch=lambda _, loss: seen.append(loss)),
+    )
     assert len(seen) == 1
 
 
@@ -192,29 +204,3 @@ def test_every_order_decodes_to_a_solution_with_all_kinds_and_back(data: st.Data
     assert solutions.shape == (8, places)
     assert all(set(row) == set(range(kinds)) for row in solutions.tolist())
     assert torch.equal(decode(encode(solutions), places), solutions)
-
-
-# --- memory --------------------------------------------------------------------------------------------------------
-
-
-@given(seed=st.integers(0, 1_000))
-def test_what_was_scored_once_is_not_scored_again(seed: int) -> None:
-    asked: list[Outcome] = []
-
-    def score(solutions: Tensor) -> Tensor:
-        asked.extend(map(tuple, solutions.tolist()))
-        return (solutions * torch.arange(1, 4)).sum(dim=1).double()
-
-    remembered = Remembered(score)
-    for part in torch.randint(3, (4, 10, 3), generator=stream(seed)):
-        assert remembered(part).tolist() == [float((row * torch.arange(1, 4)).sum()) for row in part]
-    assert len(asked) == len(set(asked)) == remembered.asked
-
-
-def test_scores_from_elsewhere_are_remembered() -> None:
-    remembered = Remembered(misplaced)
-    solutions = orders(6, 9)
-    remembered.note(solutions[:4], torch.arange(4.0))
-    remembered.note(solutions[:4], torch.full((4,), 9.0))  # what is known stays
-    assert remembered(solutions).tolist() == [0.0, 1.0, 2.0, 3.0, *misplaced(solutions[4:]).tolist()]
-    assert remembered.asked == 2

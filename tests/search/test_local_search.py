@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conftest import PassesAfter
 from gradleak.search import (
+    SearchControl,
     all_block_shifts,
     all_replacements,
     all_shifts,
@@ -84,7 +85,9 @@ def test_the_walk_goes_down_and_out_of_a_local_optimum_without_turning_back() ->
     heights = [9.0, 4.0, 1.0, 3.0, 2.5, 0.0, 9.0]
     _, score = table({(place,): height for place, height in enumerate(heights)})
     seen: list[tuple[int, float]] = []
-    best, lowest = refine(torch.tensor([1]), line, score, 10, watch=lambda at, height: seen.append((int(at), height)))
+    best, lowest = refine(
+        torch.tensor([1]), line, score, 10, SearchControl(watch=lambda at, height: seen.append((int(at), height)))
+    )
     assert (int(best), lowest) == (5, 0.0)
     # From 2 the way back to 1 is visited: on to 3 although it is higher, and down to 5, where it is good enough.
     assert seen == [(1, 4.0), (2, 1.0), (2, 1.0), (2, 1.0), (5, 0.0)]
@@ -112,7 +115,7 @@ def test_neighbours_are_told_the_iteration_from_one() -> None:
         return line(solution, iteration)
 
     _, score = table({(place,): float(place + 1) for place in range(-5, 12)})
-    refine(torch.tensor([8]), neighbours, score, 4, enough=-100.0)
+    refine(torch.tensor([8]), neighbours, score, 4, SearchControl(tolerance=-100.0))
     assert told == [1, 2, 3, 4]
 
 
@@ -124,7 +127,13 @@ def test_neighbours_in_several_parts_are_one_neighbourhood() -> None:
         return list(torch.split(line(solution, iteration)[0], 1))
 
     for neighbours, seen in zip((line, split), told, strict=True):
-        refine(torch.tensor([2]), neighbours, table(heights)[1], 5, watch=lambda at, _, to=seen: to.append(int(at)))
+        refine(
+            torch.tensor([2]),
+            neighbours,
+            table(heights)[1],
+            5,
+            SearchControl(watch=lambda at, _, to=seen: to.append(int(at))),
+        )
     assert told[0] == told[1] == [2, 3, 4, 5, 6, 7]
 
 
@@ -134,7 +143,7 @@ def test_a_deadline_ends_the_walk_between_parts() -> None:
     def endless(solution: Tensor, _: int) -> Iterator[Tensor]:
         yield from ((solution + step)[None] for step in range(1, 40))
 
-    best, lowest = refine(torch.tensor([2]), endless, score, 10, deadline=PassesAfter(2))
+    best, lowest = refine(torch.tensor([2]), endless, score, 10, SearchControl(deadline=PassesAfter(2)))
     assert (int(best), lowest) == (4, 46.0)
     assert len(asked) == 3
 

@@ -1,4 +1,4 @@
-"""A surrogate knows after some solutions what others lack."""
+"""A surrogate predicts from some solutions the residuals of others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradleak.search import Features, Surrogate
+from gradleak.search import SequenceFeatures, Surrogate
 
 EVERY = torch.tensor(list(permutations(range(6))))
-FEATURES = Features(places=6, kinds=6)
+FEATURES = SequenceFeatures(places=6, kinds=6)
 
 
 def named(solution: list[int], reach: int) -> set[tuple[int, ...]]:
@@ -29,15 +29,15 @@ def test_solutions_share_a_number_where_they_share_a_feature(
 ) -> None:
     rows = st.lists(st.integers(0, kinds - 1), min_size=places, max_size=places)
     one, other = data.draw(rows), data.draw(rows)
-    features = Features(places, kinds, reach)
+    features = SequenceFeatures(places, kinds, reach)
     numbers = [set(row) for row in features(torch.tensor([one, other])).tolist()]
     assert [len(row) for row in numbers] == [len(named(one, reach)), len(named(other, reach))]
     assert len(numbers[0] & numbers[1]) == len(named(one, reach) & named(other, reach))
     assert max(numbers[0] | numbers[1]) < features.count
 
 
-def lacking(goal: Tensor, solutions: Tensor, entries: int = 12, seed: int = 0) -> Tensor:
-    """What solutions lack where every feature adds a vector of its own."""
+def residuals(goal: Tensor, solutions: Tensor, entries: int = 12, seed: int = 0) -> Tensor:
+    """The residuals of solutions where every feature adds a vector of its own."""
     effects = torch.randn(FEATURES.count, entries, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return effects[FEATURES(goal[None])].sum(dim=1) - effects[FEATURES(solutions)].sum(dim=1)
 
@@ -48,21 +48,21 @@ def some(count: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_goal_is_foretold_to_be_nearest_before_it_was_seen(seed: int) -> None:
+def test_the_goal_is_predicted_to_be_nearest_before_it_was_seen(seed: int) -> None:
     solutions = some(300, seed)
     stream = torch.Generator().manual_seed(seed)
     noise = 20 * torch.randn(len(solutions), 1, generator=stream, dtype=torch.float64)
-    seen = torch.cat([lacking(EVERY[-1], solutions, seed=seed), noise], dim=1)  # an entry that means nothing
+    seen = torch.cat([residuals(EVERY[-1], solutions, seed=seed), noise], dim=1)  # an entry that means nothing
     surrogate = Surrogate(FEATURES, ridge=0.1)
     surrogate.learn(solutions, seen, torch.ones(len(solutions), dtype=torch.float64))
-    foretold = surrogate.fit()(EVERY)
-    assert foretold.shape == (len(EVERY),)
-    assert int(foretold.argmin()) == len(EVERY) - 1
+    predicted = surrogate.fit()(EVERY)
+    assert predicted.shape == (len(EVERY),)
+    assert int(predicted.argmin()) == len(EVERY) - 1
 
 
 def test_learning_bit_by_bit_is_learning_at_once() -> None:
     solutions, stream = some(200, 0), torch.Generator().manual_seed(0)
-    known = lacking(EVERY[-1], solutions).tanh()
+    known = residuals(EVERY[-1], solutions).tanh()
     weights = torch.rand(len(solutions), generator=stream, dtype=torch.float64)
     at_once, in_parts = Surrogate(FEATURES), Surrogate(FEATURES)
     at_once.learn(solutions, known, weights)
@@ -77,24 +77,24 @@ def test_what_weighs_more_counts_more(heavier: int) -> None:
     surrogate = Surrogate(FEATURES, ridge=0.1)
     for number, solutions in enumerate(some(600, 0).split(300)):  # of two worlds, each with its own goal
         weights = torch.full((300,), 1e4 if number == heavier else 1.0, dtype=torch.float64)
-        surrogate.learn(solutions, lacking(goals[number], solutions, seed=number), weights)
+        surrogate.learn(solutions, residuals(goals[number], solutions, seed=number), weights)
     assert EVERY[surrogate.fit()(EVERY).argmin()].tolist() == goals[heavier].tolist()
 
 
-def test_errors_are_what_corrects_a_foretold_distance() -> None:
+def test_errors_are_what_corrects_a_predicted_distance() -> None:
     solutions, goal = some(80, 0), EVERY[-1]
-    known = (2 * lacking(goal, solutions)).sin()  # far from a sum
+    known = (2 * residuals(goal, solutions)).sin()  # far from a sum
     surrogate = Surrogate(FEATURES)
     surrogate.learn(solutions, known, torch.ones(80, dtype=torch.float64))
-    foretold = surrogate.fit()
-    errors = foretold.errors(solutions, known)
-    truth = (known @ foretold.view).float()
-    torch.testing.assert_close(foretold.corrected(errors)(solutions), truth.norm(dim=1), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(foretold(solutions), truth.norm(dim=1), rtol=0.05)
+    predicted = surrogate.fit()
+    errors = predicted.errors(solutions, known)
+    truth = (known @ predicted.view).float()
+    torch.testing.assert_close(predicted.corrected(errors)(solutions), truth.norm(dim=1), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(predicted(solutions), truth.norm(dim=1), rtol=0.05)
 
 
 def test_leading_dimensions_are_kept() -> None:
     surrogate = Surrogate(FEATURES)
-    surrogate.learn(EVERY[:50], lacking(EVERY[-1], EVERY[:50]), torch.ones(50, dtype=torch.float64))
-    foretold = surrogate.fit()
-    torch.testing.assert_close(foretold(EVERY.view(2, 360, 6)), foretold(EVERY).view(2, 360))
+    surrogate.learn(EVERY[:50], residuals(EVERY[-1], EVERY[:50]), torch.ones(50, dtype=torch.float64))
+    predicted = surrogate.fit()
+    torch.testing.assert_close(predicted(EVERY.view(2, 360, 6)), predicted(EVERY).view(2, 360))

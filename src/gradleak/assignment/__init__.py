@@ -1,1 +1,1 @@
-"""Known tokens assigned to unknown places: what attacks share that read the tokens from the embeddings' gradient."""
+"""Assign known tokens to unknown places: shared by the attacks that read tokens from the word embeddings' gradient."""

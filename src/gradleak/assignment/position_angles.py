@@ -1,10 +1,11 @@
-"""Which words stand at each position of a batch, from the gradients of the embedding tables.
+"""Read which words are at each position of a batch from the angles between embeddings and their gradients.
 
 The input of the first LayerNorm is x, the sum of a word's, a position's and a type's embedding. The gradient δ of one
-token's x is added to the row of its word and to the row of its position; and because LayerNorm ignores the length of x
-around its mean, δ is at a right angle to x. So a row that belongs to one word at one position alone shows which they
-are: of all pairs only that one is at a right angle to it. What is found is taken out of both tables, which leaves
-more such rows, until nothing is left (peeling). FET's paper reads lengths from the positions' rows, and nothing else.
+token's x is added to the row of its word and to the row of its position. LayerNorm is invariant to the scale of x
+around its mean, and δ is therefore orthogonal to x. A row that belongs to a single word at a single position shows
+which they are: of all pairs only that one is orthogonal to it. Subtracting what was found from both tables leaves more
+such rows, until nothing is left (peeling). FET's paper reads lengths from the positions' rows, and nothing else. Used
+by FET's preset `thorough` and by Mosaic.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.assignment.problem import Puzzle, padded_puzzle
+from gradleak.assignment.problem import AssignmentProblem, padded_problem
 from gradleak.exchange import Deadline, Victim
 from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.tokens import observed_tokens
-from gradleak.search import Frame, Grid
+from gradleak.search import ColumnFrame, ColumnGrid
 from gradleak.targets import Target
 
 RIGHT_ANGLE = 5e-7  # cosines below this are zero but for rounding: wrong pairs have 1e-5 and more
-NOTHING = 1e-5  # what is left of a row, as a share of it, when all is taken out
-POSSIBILITIES = 20_000  # ways to explain what peeling leaves that are looked at at most
+NOTHING = 1e-5  # the relative norm of the rest of a row from which everything was subtracted
+POSSIBILITIES = 20_000  # explanations of what peeling leaves that are examined at most
+FRAMES = 256  # explanations that are kept where several are possible
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of the embedding tables that a batch uses, centred, and the gradients of these rows.
+class EmbeddingRows:
+    """The centred rows of the embedding tables that a batch uses, and their gradients.
 
     Attributes:
         words: embeddings of words, that of the type included `[words, width]`.
@@ -45,8 +47,8 @@ class Rows:
     of_positions: Tensor
 
     @classmethod
-    def read(cls, target: Target, gradient: Mapping[str, Tensor], tokens: Tensor, length: int) -> Rows:
-        """Read the rows of these tokens and of the first so many positions, in float64."""
+    def read(cls, target: Target, gradient: Mapping[str, Tensor], tokens: Tensor, length: int) -> EmbeddingRows:
+        """Read the rows of these tokens and of the first `length` positions, in float64."""
         family, (words,) = target.family, target.word_parameters
         positions = f"{family.position_embedding}.weight"
         first = family.position_offset(target.config)
@@ -62,7 +64,7 @@ class Rows:
         )
 
     def sizes(self) -> Tensor:
-        """Return the length of each sum of a word and a position `[words, positions]`."""
+        """Return the norm of each sum of a word and a position `[words, positions]`."""
         squares = self.words.square().sum(dim=1)[:, None] + self.positions.square().sum(dim=1)
         return (squares + 2 * self.words @ self.positions.T).clamp(min=0).sqrt()
 
@@ -77,41 +79,41 @@ class Rows:
         return inner.abs() / (self.sizes() * rows.norm(dim=1))
 
 
-def peel(rows: Rows, deadline: Deadline | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which word is known to stand at which position `[words, positions]`, and what is left of the two tables.
+def peel(rows: EmbeddingRows, deadline: Deadline | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which words were found at which positions `[words, positions]`, and what is left of the two tables.
 
-    What is left belongs to words that all stand at several positions, where several of them stand.
+    What is left belongs to words that all occur at several positions, each of which several of them share.
     """
     deadline = deadline or Deadline()
     words, positions = rows.of_words, rows.of_positions
-    stands = torch.zeros(len(words), len(positions), dtype=torch.bool, device=words.device)
-    for _ in range(sum(stands.shape)):
+    found = torch.zeros(len(words), len(positions), dtype=torch.bool, device=words.device)
+    for _ in range(sum(found.shape)):
         if deadline.passed:
             break
-        found = int(stands.sum())
+        before = int(found.sum())
         is_open = _left(words, rows.of_words)[:, None] & _left(positions, rows.of_positions)
-        here = _smallest(rows.angles_of_words(words).where(is_open, 1.0), 1)  # all that is left of a word is there
+        here = _smallest(rows.angles_of_words(words).where(is_open, 1.0), 1)  # the word is left at this position alone
         positions, words = positions - here.double().T @ words, words.where(~here.any(dim=1)[:, None], 0.0)
         is_open = _left(words, rows.of_words)[:, None] & _left(positions, rows.of_positions)
-        only = _smallest(rows.angles_of_positions(positions).where(is_open, 1.0), 0)  # no other word is left there
+        only = _smallest(rows.angles_of_positions(positions).where(is_open, 1.0), 0)  # no other word is left here
         words, positions = words - only.double() @ positions, positions.where(~only.any(dim=0)[:, None], 0.0)
-        stands |= here | only
-        if int(stands.sum()) == found:
+        found |= here | only
+        if int(found.sum()) == before:
             break
     words = words.where(_left(words, rows.of_words)[:, None], 0.0)
-    return stands, words, positions.where(_left(positions, rows.of_positions)[:, None], 0.0)
+    return found, words, positions.where(_left(positions, rows.of_positions)[:, None], 0.0)
 
 
 def read_grid(
-    target: Target, victim: Victim, most: int, deadline: Deadline | None = None
-) -> tuple[Puzzle, Grid] | None:
-    """Return the sentences' places as a grid whose columns are known, or None where that cannot be read.
+    target: Target, victim: Victim, most: int = FRAMES, deadline: Deadline | None = None
+) -> tuple[AssignmentProblem, ColumnGrid] | None:
+    """Return the assignment problem and the tokens of each of its columns, or None where these cannot be read.
 
     Args:
         target: the model.
         victim: the update under attack.
-        most: how many possibilities to keep where several explain the tables, those with the fewest tokens.
-        deadline: when no more possibilities are looked at.
+        most: how many explanations of the tables to keep, those with the fewest tokens.
+        deadline: when to stop looking for more explanations.
     """
     deadline = deadline or Deadline()
     before, after = target.special_tokens
@@ -122,38 +124,39 @@ def read_grid(
     sequences = victim.knowledge.sequences or 1
     if len(tokens) > sequences * length:  # noise gives every row a gradient
         return None
-    stands, words, positions = peel(Rows.read(target, victim.gradient, torch.cat([tokens, special]), length), deadline)
-    standing = _explanations(stands.cpu(), words.cpu(), positions.cpu(), sequences)
-    frames = (frame for stands in standing for frame in _frames(stands, len(tokens), len(before), sequences))
-    looked_at = itertools.takewhile(lambda _: not deadline.passed, itertools.islice(frames, POSSIBILITIES))
-    possible = [frame for frame in looked_at if frame.is_possible]
+    rows = EmbeddingRows.read(target, victim.gradient, torch.cat([tokens, special]), length)
+    found, words, positions = peel(rows, deadline)
+    explanations = _explanations(found.cpu(), words.cpu(), positions.cpu(), sequences)
+    frames = (frame for one in explanations for frame in _frames(one, len(tokens), len(before), sequences))
+    examined = itertools.takewhile(lambda _: not deadline.passed, itertools.islice(frames, POSSIBILITIES))
+    possible = [frame for frame in examined if frame.is_possible]
     if not possible:
         return None
-    puzzle = padded_puzzle(target, victim.gradient, tokens, [length] * sequences)
+    problem = padded_problem(target, victim.gradient, tokens, [length] * sequences)
     kept = sorted(possible, key=lambda frame: (sum(frame.lengths), frame.repeated))[:most]
-    return puzzle, Grid(kept, padding=puzzle.kinds - 1, kinds=puzzle.kinds)
+    return problem, ColumnGrid(kept, padding=problem.kinds - 1, kinds=problem.kinds)
 
 
-def _explanations(stands: Tensor, words: Tensor, positions: Tensor, sequences: int) -> Iterator[Tensor]:
-    """Yield all ways `[words, positions]` to explain what peeling left: several words at each position, and reversely.
+def _explanations(found: Tensor, words: Tensor, positions: Tensor, sequences: int) -> Iterator[Tensor]:
+    """Yield all explanations `[words, positions]` of what peeling left: words at several positions, and the reverse.
 
-    No position has more words than there are sequences. Words and positions belong together if their rows add up to
-    the same: the space of such sums, which holds one vector for each group, tells the groups apart.
+    No position has more words than there are sequences. Words and positions belong to one group if their rows have the
+    same sum: the space of such sums, which has one dimension for each group, tells the groups apart.
     """
     open_words, open_positions = (rows.any(dim=1).nonzero().flatten() for rows in (words, positions))
     if not len(open_words) or not len(open_positions):
         if len(open_words) == len(open_positions):
-            yield stands
+            yield found
         return
     joined = _joined(words[open_words], positions[open_positions])
-    room = sequences - stands[:, open_positions].sum(dim=0)
+    room = sequences - found[:, open_positions].sum(dim=0)
     subsets = [
         _subsets(open_words[together].tolist(), most) for together, most in zip(joined.T, room.tolist(), strict=True)
     ]
     for chosen in itertools.islice(itertools.product(*subsets), POSSIBILITIES):
-        counts = torch.bincount(torch.tensor([word for some in chosen for word in some]), minlength=len(stands))
+        counts = torch.bincount(torch.tensor([word for some in chosen for word in some]), minlength=len(found))
         if bool((counts[open_words] > 1).all()):
-            explained = stands.clone()
+            explained = found.clone()
             for position, some in zip(open_positions.tolist(), chosen, strict=True):
                 explained[list(some), position] = True
             yield explained
@@ -168,31 +171,31 @@ def _joined(words: Tensor, positions: Tensor) -> Tensor:
 
 
 def _subsets(words: Sequence[int], most: int) -> list[tuple[int, ...]]:
-    """Return all choices of two words or more, the smallest first; not more than are looked at."""
+    """Return all subsets of two words or more, the smallest first; at most as many as are examined."""
     sizes = range(2, min(most, len(words)) + 1)
     chosen = (some for size in sizes for some in itertools.combinations(words, size))
     return list(itertools.islice(chosen, POSSIBILITIES))
 
 
-def _frames(stands: Tensor, kinds: int, before: int, sequences: int) -> Iterator[Frame]:
-    """Yield all frames, possible or not, in which sentences end where the last special token stands."""
-    ends = stands[-1].nonzero().flatten().tolist()
-    columns = [stands[:kinds, position].nonzero().flatten().tolist() for position in range(before, stands.shape[1] - 1)]
+def _frames(found: Tensor, kinds: int, before: int, sequences: int) -> Iterator[ColumnFrame]:
+    """Yield all frames, possible or not, in which sentences end at the positions of the last special token."""
+    ends = found[-1].nonzero().flatten().tolist()
+    columns = [found[:kinds, position].nonzero().flatten().tolist() for position in range(before, found.shape[1] - 1)]
     if not ends:
         return
     for cuts in itertools.combinations(range(1, sequences), len(ends) - 1):
         counts = [last - first for first, last in itertools.pairwise((0, *cuts, sequences))]
         lengths = [end - before for end, count in zip(ends, counts, strict=True) for _ in range(count)]
-        yield Frame(columns, lengths)
+        yield ColumnFrame(columns, lengths)
 
 
 def _left(rows: Tensor, whole: Tensor) -> Tensor:
-    """Tell of which rows more than rounding is left."""
+    """Tell which rows have more left than rounding."""
     return rows.norm(dim=1) > NOTHING * whole.norm(dim=1)
 
 
 def _smallest(angles: Tensor, dim: int) -> Tensor:
-    """Return where the smallest entry along a dimension is, if it is zero but for rounding."""
+    """Return a mask of the smallest entry along a dimension, if it is zero but for rounding."""
     places = torch.zeros_like(angles, dtype=torch.bool).scatter(dim, angles.argmin(dim=dim, keepdim=True), True)
     return places & (angles < RIGHT_ANGLE)
 

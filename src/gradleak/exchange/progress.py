@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -40,6 +40,9 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+
+Look = Callable[[], tuple[float, tuple[str, ...]]]
+"""Return the best loss and texts so far; called only when there is a report."""
 
 
 class Deadline:
@@ -113,7 +116,18 @@ class Reporter:
         part.deadline = deadline
         return part
 
-    def __call__(self, step: int, total: int, look: Callable[[], tuple[float, tuple[str, ...]]]) -> None:
+    def split(self, steps: Sequence[int]) -> list[Reporter]:
+        """Return reporters for the parts of a run, which may run one after the other or at the same time.
+
+        Each part counts its own steps; the run has done the sum of the steps of all parts.
+
+        Args:
+            steps: how many steps of the run each part has.
+        """
+        done = [0] * len(steps)
+        return [_PartReporter(self, done, number, steps) for number in range(len(steps))]
+
+    def __call__(self, step: int, total: int, look: Look) -> None:
         """Report if it is time; `look` gives loss and texts and is called only then."""
         if self._listener is None:
             return
@@ -127,3 +141,24 @@ class Reporter:
             self._first = step, seconds
         self._step = step
         self._listener(Progress(step, total, loss, texts, seconds, *self._first))
+
+
+class _PartReporter(Reporter):
+    """Reports one part of a run.
+
+    Args:
+        whole: the run's reporter.
+        done: the steps that each part has done, shared by all parts.
+        number: the index of this part.
+        steps: how many steps of the run each part has.
+    """
+
+    def __init__(self, whole: Reporter, done: list[int], number: int, steps: Sequence[int]) -> None:
+        super().__init__(deadline=whole.deadline)
+        self._whole, self._done, self._number = whole, done, number
+        self._steps, self._total = steps[number], sum(steps)
+
+    def __call__(self, step: int, total: int, look: Look) -> None:
+        """Report the progress of the run, from the step of this part and its own total."""
+        self._done[self._number] = step * self._steps // max(1, total)
+        self._whole(sum(self._done), self._total, look)

@@ -1,8 +1,9 @@
-"""Moves on token sequences, and strategies that search with them, shared by attacks."""
+"""Moves on token sequences, and strategies that search with them. Used by the attacks; knows no model."""
 
-from gradleak.search.annealing import Annealed, Schedule, TabuList, anneal
+from gradleak.search.annealing import Annealed, AnnealingTask, Schedule, TabuList, anneal
 from gradleak.search.beam import beam_search
-from gradleak.search.column_assignment import Exchanges, Frame, Grid, GridFeatures, RowSurrogate
+from gradleak.search.column_assignment import ColumnExchanges, ColumnFrame, ColumnGrid, GridFeatures, RowSurrogate
+from gradleak.search.control import SearchControl
 from gradleak.search.genetic import Evolution, cross_partially_matched, evolve, shuffle_indexes, tournament
 from gradleak.search.local_search import refine
 from gradleak.search.move_pairs import likely_pairs
@@ -28,27 +29,30 @@ from gradleak.search.neighbourhood import (
     shifts,
 )
 from gradleak.search.permutation_encoding import decode, encode
-from gradleak.search.score_cache import Remembered
-from gradleak.search.surrogate import Features, Foretold, Surrogate
-from gradleak.search.surrogate_search import Learning, PooledMoves, search_by_learning
+from gradleak.search.score_cache import ScoreCache
+from gradleak.search.surrogate import SequenceFeatures, Surrogate, SurrogatePrediction
+from gradleak.search.surrogate_search import LearningSettings, LearningTask, PooledMoves, search_by_learning
 
 __all__ = [
     "LAMP_MOVES",
     "Annealed",
+    "AnnealingTask",
+    "ColumnExchanges",
+    "ColumnFrame",
+    "ColumnGrid",
     "Evolution",
-    "Exchanges",
-    "Features",
-    "Foretold",
-    "Frame",
-    "Grid",
     "GridFeatures",
-    "Learning",
+    "LearningSettings",
+    "LearningTask",
     "Move",
     "PooledMoves",
-    "Remembered",
     "RowSurrogate",
     "Schedule",
+    "ScoreCache",
+    "SearchControl",
+    "SequenceFeatures",
     "Surrogate",
+    "SurrogatePrediction",
     "TabuList",
     "all_block_shifts",
     "all_replacements",

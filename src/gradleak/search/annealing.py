@@ -1,7 +1,7 @@
-"""Simulated annealing with a tabu list, for many problems and many starts of each side by side.
+"""Simulated annealing with a tabu list, for many problems and many starts of each in one batch.
 
-Nothing here knows what a state means: a problem is a function that scores states and one that proposes others. All
-starts of all problems take their step together, so that each iteration is one call of either function.
+The meaning of a state is left to the caller: a task is a function that scores states and one that proposes others. All
+starts of all problems take each step together, which makes an iteration one call of either function. Used by EDR.
 """
 
 from __future__ import annotations
@@ -9,45 +9,48 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.exchange import Deadline
+from gradleak.hashing import solution_hashes
+from gradleak.search.proposals import Propose
 
-Score = Callable[[Tensor], Tensor]
-"""Takes states `[problems, starts, length]`, gives losses `[problems, starts]`."""
+ScoreStates = Callable[[Tensor], Tensor]
+"""Return the losses `[problems, starts]` of states `[problems, starts, length]`."""
 
-Watcher = Callable[[int, "Annealed"], None]
-"""Called with the number of iterations done and the best states so far."""
+WatchAnnealing = Callable[[int, "Annealed"], None]
+"""Receive the number of iterations done and the best states so far."""
 
-Leave = Callable[[Sequence[int]], None]
-"""Called with the numbers of the problems that go on, counted among those that were there before."""
+Retire = Callable[[Sequence[int]], None]
+"""Receive the indices of the problems that remain, among those that were there before."""
 
-# Random numbers are drawn, and the end is looked for, once for so many iterations.
+# Random numbers are drawn, and finished problems looked for, once in so many iterations.
 BLOCK = 16
 
 
-class Propose(Protocol):
-    """Makes other states out of given ones."""
+@dataclass(frozen=True, kw_only=True)
+class AnnealingTask:
+    """What is annealed.
 
-    @property
-    def numbers(self) -> int | Sequence[int]:
-        """How many random numbers a proposal takes, or how many it takes for each problem."""
-        ...
+    Attributes:
+        score: the loss of states, of all starts or of some.
+        propose: makes other states out of states.
+        span: an upper bound of the difference of two states' losses. A step that is accepted whatever its loss is then
+            not scored.
+        watch: called after each iteration.
+        retire: called when finished problems are removed from the batch, which happens as soon as they are half of it:
+            from then on `score`, `propose` and `watch` deal with the remaining ones alone. Without it, finished
+            problems stay in the batch.
+    """
 
-    def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
-        """Return proposals `[problems, starts, tries, length]`.
-
-        Args:
-            states: where the starts are `[problems, starts, length]`.
-            numbers: uniform random numbers `[problems, starts, tries, numbers]`; zeros after those of a problem that
-                takes fewer.
-            heat: the temperature as a share of the first one, from 1 to 0.
-        """
-        ...
+    score: ScoreStates
+    propose: Propose
+    span: float = math.inf
+    watch: WatchAnnealing | None = None
+    retire: Retire | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +61,8 @@ class Schedule:
         temperature: the first temperature.
         cooling: factor of the temperature after each iteration.
         iterations: the most iterations.
-        failures: a start ends after more refused proposals than this share of the iterations.
-        tabu: for how many iterations a state that any start has looked at is not looked at again.
+        failures: a start ends after more rejected proposals than this share of the iterations.
+        tabu: for how many iterations a state that any start has scored is not scored again.
         tries: how many proposals are made for each start; the first that is not tabu is scored.
     """
 
@@ -79,159 +82,152 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Annealed:
-    """The best state that each start has passed through `[problems, starts, length]`, and its loss."""
+    """The best state that each start has reached `[problems, starts, length]`, and its loss `[problems, starts]`."""
 
     states: Tensor
     losses: Tensor
 
     def better_of(self, states: Tensor, losses: Tensor) -> Annealed:
-        """Return what is better, start by start."""
+        """Return the better of two states, start by start."""
         better = losses < self.losses
         return Annealed(torch.where(better[..., None], states, self.states), torch.where(better, losses, self.losses))
 
-    def of(self, problems: Sequence[int]) -> Annealed:
-        """Return what was found for some of the problems."""
+    def select(self, problems: Sequence[int]) -> Annealed:
+        """Return the results of some of the problems."""
         return Annealed(self.states[problems], self.losses[problems])
 
-    def put(self, problems: Sequence[int], found: Annealed) -> Annealed:
-        """Return this with something else in place of some of the problems."""
+    def updated(self, problems: Sequence[int], found: Annealed) -> Annealed:
+        """Return a copy with the results of some of the problems replaced."""
         where = torch.tensor(problems, device=self.losses.device)
         return Annealed(self.states.index_copy(0, where, found.states), self.losses.index_copy(0, where, found.losses))
 
 
 class TabuList:
-    """What was looked at of late, by all starts of a problem together.
+    """The states that were scored recently, by all starts of a problem together.
 
     Args:
         states: the first states `[problems, starts, length]`.
-        size: how many rounds of states are remembered.
+        size: how many rounds of states are kept.
     """
 
     def __init__(self, states: Tensor, size: int) -> None:
-        problems, starts, length = states.shape
-        keys = torch.randint(-(2**62), 2**62, (length,), generator=torch.Generator().manual_seed(0))
-        self._keys = keys.to(states.device)
+        problems, starts, _ = states.shape
         self._seen = torch.full((problems, size, starts), torch.iinfo(torch.long).min, device=states.device)
         self._rounds = 0
         self.add(states)
 
     def add(self, states: Tensor) -> None:
-        """Remember states, in place of the oldest."""
-        self._seen[:, self._rounds % self._seen.shape[1]] = self._hash(states)
+        """Add states, in place of the oldest."""
+        self._seen[:, self._rounds % self._seen.shape[1]] = solution_hashes(states)
         self._rounds += 1
 
-    def keep(self, problems: Sequence[int]) -> None:
-        """Forget all other problems."""
+    def select(self, problems: Sequence[int]) -> None:
+        """Keep some of the problems alone."""
         self._seen = self._seen[problems]
 
     def has(self, states: Tensor) -> Tensor:
-        """Tell which of the states `[problems, starts, tries, length]` are remembered."""
+        """Tell which of the states `[problems, starts, tries, length]` are in the list."""
         seen = self._seen[:, : self._rounds].flatten(1)[:, None, None]
-        return (self._hash(states)[..., None] == seen).any(dim=-1)
-
-    def _hash(self, states: Tensor) -> Tensor:
-        return (states * self._keys).sum(dim=-1)  # integers wrap around, as a hash may
+        return (solution_hashes(states)[..., None] == seen).any(dim=-1)
 
 
 def anneal(
     states: Tensor,
-    score: Score,
-    propose: Propose,
+    task: AnnealingTask,
     schedule: Schedule,
     generators: Sequence[torch.Generator],
     *,
-    enough: Tensor | float = -math.inf,
-    span: float = math.inf,
-    watch: Watcher | None = None,
-    leave: Leave | None = None,
+    tolerance: Tensor | float = -math.inf,
     deadline: Deadline | None = None,
 ) -> Annealed:
-    """Go from state to state, downhill always and uphill with probability exp(−Δ/temperature), never back.
+    """Return the best state of each start, accepting rises with probability exp(−Δ/temperature) and no state twice.
 
     Args:
         states: where to start `[problems, starts, length]`, whole numbers.
-        score: the loss of states, of all starts or of some.
-        propose: makes other states out of states.
+        task: what is minimised, and by which moves.
         schedule: how to anneal.
         generators: each problem's source of randomness, on the CPU.
-        enough: a problem is solved when one of its starts has a loss this small `[problems]`.
-        span: no two states' losses differ by more; a step that will be taken whatever the loss is then not scored.
-        watch: called after each iteration.
-        leave: called when problems that have ended leave the others, as soon as they are half of all: `score`,
-            `propose` and `watch` have to do with the rest alone from then on. Without it they stay.
-        deadline: when to end at the latest; the loss of what there was no time for is infinite.
+        tolerance: a problem has converged when one of its starts has a loss this small `[problems]`.
+        deadline: when to end at the latest; states that were not scored in time have an infinite loss.
     """
     deadline = deadline or Deadline()
     members = list(range(len(states)))
-    walk = _Walk(states, score(states), schedule, generators, torch.as_tensor(enough, device=states.device))
+    walk = _Walk(states, task, schedule, generators, torch.as_tensor(tolerance, device=states.device))
     found = walk.best
     for iteration in range(schedule.iterations):
         if deadline.passed:
-            return found.put(members, walk.best)
+            return found.updated(members, walk.best)
         step = iteration % BLOCK
         if not step:
-            going = (~walk.ended.all(dim=1)).nonzero().flatten().tolist()
+            going = walk.unfinished()
             if not going:
                 break
-            if leave is not None and 2 * len(going) <= len(members):
-                found = found.put(members, walk.best)
+            if task.retire is not None and 2 * len(going) <= len(members):
+                found = found.updated(members, walk.best)
                 members = [members[place] for place in going]
-                leave(going)
-                going = walk.keep(going)
-            chances, numbers = walk.draw(propose.numbers, going)
+                task.retire(going)
+                going = walk.select(going)
+            chances, numbers = walk.draw(going)
         temperature = schedule.temperature * schedule.cooling**iteration
         tolerated = -temperature * chances[step].log()  # a rise up to here is accepted: u < exp(−Δ/T)
-        tried = propose(walk.states, numbers[step], temperature / schedule.temperature)
-        walk.step(tried, tolerated, span, score)
-        if watch is not None:
-            watch(iteration + 1, walk.best)
-    walk.look(score)
-    return found.put(members, walk.best)
+        tried = task.propose(walk.states, numbers[step], temperature / schedule.temperature)
+        walk.step(tried, tolerated)
+        if task.watch is not None:
+            task.watch(iteration + 1, walk.best)
+    walk.score_unscored()
+    return found.updated(members, walk.best)
 
 
 class _Walk:
-    """Where the starts of all problems are, and how they got there."""
+    """The present and the best states of all starts of all problems."""
 
     def __init__(
         self,
         states: Tensor,
-        losses: Tensor,
+        task: AnnealingTask,
         schedule: Schedule,
         generators: Sequence[torch.Generator],
-        enough: Tensor,
+        tolerance: Tensor,
     ) -> None:
-        self.states, self.losses, self.best = states, losses, Annealed(states, losses)
+        self.states, self.losses = states, task.score(states)
+        self.best = Annealed(states, self.losses)
         self.generators = list(generators)
-        self._tabu = TabuList(states, schedule.tabu)
+        self._task, self._tabu = task, TabuList(states, schedule.tabu)
         self._tries, self._limit = schedule.tries, schedule.failures * schedule.iterations
-        self._enough = enough.expand(len(states))
-        self._failed = torch.zeros_like(losses, dtype=torch.long)
+        self._tolerance = tolerance.expand(len(states))
+        self._failed = torch.zeros_like(self.losses, dtype=torch.long)
         self._known = True  # whether losses belong to states
-        self._unseen = torch.zeros(len(states), dtype=torch.bool)  # whose last steps were taken without a look
+        self._unscored = torch.zeros(len(states), dtype=torch.bool)  # problems whose last steps were not scored
         self._going = torch.ones(len(states), dtype=torch.bool)
 
     @property
-    def ended(self) -> Tensor:
-        """Which starts have failed too often, or belong to a problem that is solved `[problems, starts]`."""
-        return (self._failed > self._limit) | (self.best.losses.amin(dim=1) <= self._enough)[:, None]
+    def finished(self) -> Tensor:
+        """Which starts have failed too often, or belong to a problem that has converged `[problems, starts]`."""
+        return (self._failed > self._limit) | (self.best.losses.amin(dim=1) <= self._tolerance)[:, None]
 
-    def keep(self, problems: list[int]) -> list[int]:
-        """Go on with some of the problems alone; return their new numbers."""
-        self.states, self.losses, self.best = self.states[problems], self.losses[problems], self.best.of(problems)
+    def unfinished(self) -> list[int]:
+        """Return the problems of which not all starts are finished."""
+        problems: list[int] = (~self.finished.all(dim=1)).nonzero().flatten().tolist()
+        return problems
+
+    def select(self, problems: list[int]) -> list[int]:
+        """Continue with some of the problems alone; return their new indices."""
+        self.states, self.losses, self.best = self.states[problems], self.losses[problems], self.best.select(problems)
         self.generators = [self.generators[problem] for problem in problems]
-        self._enough, self._failed = self._enough[problems], self._failed[problems]
-        self._unseen = self._unseen[problems]
-        self._tabu.keep(problems)
+        self._tolerance, self._failed = self._tolerance[problems], self._failed[problems]
+        self._unscored = self._unscored[problems]
+        self._tabu.select(problems)
         return list(range(len(problems)))
 
-    def draw(self, numbers: int | Sequence[int], going: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Draw what the next iterations need, each problem's from its own stream; nothing for one that has ended.
+    def draw(self, going: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Draw the random numbers of the next iterations, each problem's from its own stream; none if it has ended.
 
         Returns:
-            One number for each start `[iterations, problems, starts]`, on the CPU, and `numbers` for each of its
-            proposals `[iterations, problems, starts, tries, numbers]`, on the device of the states.
+            One number for each start `[iterations, problems, starts]`, on the CPU, and those of its proposals
+            `[iterations, problems, starts, tries, numbers]`, on the device of the states.
         """
         problems, starts = self.losses.shape
+        numbers = self._task.propose.numbers
         sizes = [numbers] * problems if isinstance(numbers, int) else numbers
         chances = torch.zeros(BLOCK, problems, starts, dtype=torch.float64)
         rest = torch.zeros(BLOCK, problems, starts, self._tries, max(sizes))
@@ -243,35 +239,35 @@ class _Walk:
             rest[:, problem, ..., :size] = drawn[..., 1:].reshape(BLOCK, starts, self._tries, size)
         return chances, rest.to(self.states.device)
 
-    def step(self, tried: Tensor, tolerated: Tensor, span: float, score: Score) -> None:
-        """Let every start take the first of its proposals that is not tabu, if it is accepted."""
-        proposal, possible = _first(tried, ~self._tabu.has(tried) & ~self.ended[..., None])
+    def step(self, tried: Tensor, tolerated: Tensor) -> None:
+        """Move every start to the first of its proposals that is not tabu, if that is accepted."""
+        proposal, possible = _first(tried, ~self._tabu.has(tried) & ~self.finished[..., None])
         self._tabu.add(proposal)
-        certain = (tolerated >= span).all(dim=1)  # [problems]
+        certain = (tolerated >= self._task.span).all(dim=1)  # [problems]
         if bool(certain.all()):
             taken, self._known = possible, False
         else:
-            self.look(score, ~certain)
-            taken = self._accepted(proposal, possible, tolerated, certain, score)
-        self._unseen = torch.where(self._going, certain, self._unseen)
+            self.score_unscored(~certain)
+            taken = self._accepted(proposal, possible, tolerated, certain)
+        self._unscored = torch.where(self._going, certain, self._unscored)
         self.states = torch.where(taken[..., None], proposal, self.states)
         self._failed = self._failed + ~taken
 
-    def look(self, score: Score, problems: Tensor | bool = True) -> None:
-        """Score where problems are that went on without a look."""
-        unseen = self._unseen & problems
-        if bool(unseen.any()):
-            self.losses, self._known = self.losses if self._known else score(self.states), True
-            seen = unseen[:, None].to(self.losses.device)
-            self.best = self.best.better_of(self.states, torch.where(seen, self.losses, math.inf))
+    def score_unscored(self, problems: Tensor | bool = True) -> None:
+        """Score the present states of problems whose last steps were taken without scoring them."""
+        unscored = self._unscored & problems
+        if bool(unscored.any()):
+            self.losses, self._known = self.losses if self._known else self._task.score(self.states), True
+            scored = unscored[:, None].to(self.losses.device)
+            self.best = self.best.better_of(self.states, torch.where(scored, self.losses, math.inf))
 
-    def _accepted(self, proposal: Tensor, possible: Tensor, tolerated: Tensor, certain: Tensor, score: Score) -> Tensor:
-        """Score proposals, and tell which starts go there `[problems, starts]`."""
-        asked = _asked(possible)
-        if not len(asked):
+    def _accepted(self, proposal: Tensor, possible: Tensor, tolerated: Tensor, certain: Tensor) -> Tensor:
+        """Score proposals, and tell which of them are accepted `[problems, starts]`."""
+        scored = _starts_to_score(possible)
+        if not len(scored):
             return possible
         proposed = torch.full_like(self.losses, math.inf)
-        proposed[:, asked] = score(torch.where(possible[..., None], proposal, self.states)[:, asked])
+        proposed[:, scored] = self._task.score(torch.where(possible[..., None], proposal, self.states)[:, scored])
         certain = certain[:, None].to(possible.device)
         self.best = self.best.better_of(proposal, torch.where(possible & ~certain, proposed, math.inf))
         taken = possible & (certain | (proposed - self.losses < tolerated.to(self.losses.device)))
@@ -279,8 +275,8 @@ class _Walk:
         return taken
 
 
-def _asked(possible: Tensor) -> Tensor:
-    """Return the starts that have a proposal to be scored. A GPU scores them all sooner than it would tell."""
+def _starts_to_score(possible: Tensor) -> Tensor:
+    """Return the starts that have a proposal; all on a GPU, which scores them faster than it reports which have one."""
     if possible.device.type != "cpu":
         return torch.arange(possible.shape[1], device=possible.device)
     return possible.any(dim=0).nonzero().flatten()

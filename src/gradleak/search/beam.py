@@ -1,4 +1,7 @@
-"""Beam search over places: at each, every beam is varied, and the best variants go on to the next."""
+"""Beam search over places: every beam is varied at each place, and the best variants are kept for the next.
+
+Used by GRAB.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,18 @@ def beam_search(
     *,
     deadline: Deadline | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Search for many victims at once.
+    """Return the best states of many victims, varied place by place.
 
     Args:
-        beams: where to start `[victims, beams, length]`.
+        beams: the first states `[victims, beams, length]`.
         places: where to vary, in this order.
         vary: takes beams and a place; gives variants `[victims, variants, length]`, the beams themselves among them.
         score: takes states `[victims, states, length]`; gives their losses `[victims, states]`.
         width: how many beams to keep.
-        deadline: when to end at the latest; the score of what there was no time for is infinite.
+        deadline: when to end at the latest; states that were not scored in time have an infinite loss.
 
     Returns:
-        The beams that are left `[victims, width, length]` and their losses, the best first.
+        The remaining beams `[victims, width, length]` and their losses, the best first.
     """
     deadline = deadline or Deadline()
     beams, losses = _keep(beams, score(beams), width)
@@ -49,7 +52,7 @@ def beam_search(
 
 
 def _keep(states: Tensor, losses: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return the best states, none of them twice as long as there are others."""
+    """Return the best states; a state is repeated only where there are too few different ones."""
     losses = losses.masked_fill(_seen_before(states), torch.inf)
     losses, chosen = losses.sort(dim=1, stable=True)
     rows = torch.arange(len(states), device=states.device)[:, None]
@@ -57,8 +60,8 @@ def _keep(states: Tensor, losses: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _seen_before(states: Tensor) -> Tensor:
-    """Return which states `[victims, states]` equal one that stands before them."""
+    """Return which states `[victims, states]` equal an earlier one."""
     equal = torch.ones(*states.shape[:2], states.shape[1], dtype=torch.bool, device=states.device)
-    for place in states.unbind(dim=-1):  # one after the other: all at once would be much to keep
+    for place in states.unbind(dim=-1):  # one by one, which takes less memory
         equal &= place[:, :, None] == place[:, None]
     return equal.tril(diagonal=-1).any(dim=2)

@@ -1,7 +1,7 @@
-"""Grids: sequences below one another, of which it is known what stands in each column, but not in which row.
+"""Column grids: sequences one below the other, with the tokens of each column known but not their rows.
 
 A solution names a token for each place of the grid, row after row; a row that has ended holds padding. Moves exchange
-what two rows hold in some columns, so that every column keeps its tokens.
+the tokens of two rows in some columns, and every column keeps its tokens. Used by FET's preset `thorough`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradleak.search.surrogate import Foretold, Surrogate
+from gradleak.search.surrogate import Surrogate, SurrogatePrediction
 
-SINGLE, TAIL, REPLACED = 0.45, 0.2, 0.1  # shares of proposals that exchange one column or all that follow, or replace
+# Shares of proposals that exchange one column, that exchange all that follow, and that replace a token.
+SINGLE, TAIL, REPLACED = 0.45, 0.2, 0.1
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What a grid may hold.
+class ColumnFrame:
+    """One possibility for the content of a grid.
 
     Attributes:
         columns: the different tokens of each column.
-        lengths: how many tokens the rows hold, in any order.
+        lengths: how many tokens each row holds, in any order of the rows.
     """
 
     columns: Sequence[Sequence[int]]
@@ -32,12 +33,12 @@ class Frame:
 
     @property
     def repeated(self) -> int:
-        """How many tokens stand in a column that holds the same token in another row, too."""
+        """How many places hold a token that another row has in the same column, too."""
         return sum(self.lengths) - sum(map(len, self.columns))
 
     @property
     def is_possible(self) -> bool:
-        """Whether each column has a place for each of its tokens, and a token for its places."""
+        """Whether each column has a place for each of its tokens, and tokens if it has places."""
         filled = [sum(length > column for length in self.lengths) for column in range(len(self.columns))]
         return all(
             len(tokens) <= places and bool(tokens) == bool(places)
@@ -46,16 +47,16 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Grid:
+class ColumnGrid:
     """Rows and columns of tokens.
 
     Attributes:
-        frames: what it may hold, one or several possibilities.
-        padding: the token that rows hold where they have ended.
-        kinds: how many tokens there are, padding included.
+        frames: the possible contents, one or several.
+        padding: the token of places after the end of a row.
+        kinds: how many different tokens there are, padding included.
     """
 
-    frames: Sequence[Frame]
+    frames: Sequence[ColumnFrame]
     padding: int
     kinds: int
 
@@ -66,11 +67,11 @@ class Grid:
 
     @property
     def columns(self) -> int:
-        """How many places each of them has."""
+        """How many places each sequence has."""
         return len(self.frames[0].columns)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw solutions `[count, rows × columns]`: rows of each column, and repetitions, at random."""
+        """Draw solutions `[count, rows × columns]`: rows of tokens, and which are repeated, at random."""
         first = torch.randint(len(self.frames), (1,), generator=generator)
         which = (first + torch.arange(count)) % len(self.frames)
         solutions = torch.empty(count, self.rows, self.columns, dtype=torch.long)
@@ -79,7 +80,7 @@ class Grid:
             solutions[drawn] = self._drawn(self.frames[number], int(drawn.sum()), generator)
         return solutions.flatten(1)
 
-    def _drawn(self, frame: Frame, count: int, generator: torch.Generator) -> Tensor:
+    def _drawn(self, frame: ColumnFrame, count: int, generator: torch.Generator) -> Tensor:
         lengths = _shuffled(torch.tensor(list(frame.lengths)).expand(count, -1), generator)
         solutions = torch.full((count, self.rows, self.columns), self.padding)
         for column, tokens in enumerate(frame.columns):
@@ -87,13 +88,13 @@ class Grid:
             places = sum(length > column for length in frame.lengths)
             different = torch.tensor(list(tokens), dtype=torch.long)
             again = torch.randint(max(1, len(tokens)), (count, places - len(tokens)), generator=generator)
-            standing = torch.cat([different.expand(count, -1), different[again]], dim=1)
-            solutions[:, :, column][holds] = _shuffled(standing, generator).flatten()
+            held = torch.cat([different.expand(count, -1), different[again]], dim=1)
+            solutions[:, :, column][holds] = _shuffled(held, generator).flatten()
         return solutions
 
     @cached_property
     def choices(self) -> Tensor:
-        """The number of each token among those that a column may hold `[columns, kinds]`, padding the last of them."""
+        """The index of each token among those that a column may hold `[columns, kinds]`, padding last."""
         numbers = torch.zeros(self.columns, self.kinds, dtype=torch.long)
         for column in range(self.columns):
             tokens = sorted({token for frame in self.frames for token in frame.columns[column]})
@@ -102,12 +103,12 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Exchanges:
+class ColumnExchanges:
     """Proposals for annealing: two rows exchange a run of columns, or a repeated token becomes another of its column.
 
     Attributes:
-        rows: sequences of a solution.
-        padding: where a row has ended.
+        rows: how many sequences a solution has.
+        padding: the token of places after the end of a row.
     """
 
     rows: int
@@ -115,11 +116,11 @@ class Exchanges:
 
     @property
     def numbers(self) -> int:
-        """How many random numbers a proposal takes: two rows, a first and a last column, and what to do."""
+        """How many random numbers a proposal needs: two rows, a first and a last column, and the kind of move."""
         return 5
 
     def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
-        """Return one proposal for each start (see `Propose`)."""
+        """Return one proposal for each start (see `ProposeForOne`)."""
         grids = states.view(*states.shape[:2], self.rows, -1)  # [problems, starts, rows, columns]
         one, other, first, last, what = numbers[:, :, 0].double().unbind(dim=-1)
         one_row = (one * self.rows).long()
@@ -136,7 +137,7 @@ class Exchanges:
         return torch.where((what < REPLACED)[..., None, None], copied, exchanged).flatten(2)[:, :, None]
 
     def _run(self, here: Tensor, there: Tensor, first: Tensor, last: Tensor, what: Tensor) -> Tensor:
-        """Choose columns; where a row ends among or before them, all from there on, so that no gap is left."""
+        """Choose the columns to exchange `[…, columns]`; where a row ends, all that follow: rows must have no gaps."""
         columns = here.shape[-1]
         number = torch.arange(columns, device=here.device)
         ended = (here == self.padding) | (there == self.padding)
@@ -150,13 +151,13 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class GridFeatures:
-    """What a grid consists of: tokens in columns, and pairs of tokens in columns near each other.
+    """Features of a grid: tokens in columns, and pairs of tokens in columns near each other.
 
-    What a row adds to a gradient depends on its class, so that each class has features of its own.
+    The gradient of a row depends on its class: each class has separate features.
 
     Attributes:
-        choices: see `Grid.choices` `[columns, kinds]`.
-        classes: the number of each row's class, from 0 `[rows]`.
+        choices: see `ColumnGrid.choices` `[columns, kinds]`.
+        classes: the index of each row's class `[rows]`.
         width: how many tokens a column may hold at most, padding included.
         different_classes: how many classes there are.
         reach: how far apart the columns of a pair are at most.
@@ -169,8 +170,8 @@ class GridFeatures:
     reach: int
 
     @classmethod
-    def of(cls, grid: Grid, classes: Tensor, reach: int = 2, device: torch.device | None = None) -> GridFeatures:
-        """Return the features of a grid's solutions, which will be on that device."""
+    def of(cls, grid: ColumnGrid, classes: Tensor, reach: int = 2, device: torch.device | None = None) -> GridFeatures:
+        """Return the features of a grid's solutions, for solutions on that device."""
         width, different = int(grid.choices.max()) + 1, int(classes.max()) + 1
         return cls(grid.choices.to(device), classes.to(device), width, different, min(reach, grid.columns - 1))
 
@@ -185,7 +186,7 @@ class GridFeatures:
         return len(self.classes)
 
     def __call__(self, solutions: Tensor) -> Tensor:
-        """Return the numbers of the features of solutions `[count, features of one]`."""
+        """Return the indices of the features of solutions `[count, features of one]`."""
         return self._numbers(solutions, self.classes).flatten(1)
 
     def of_rows(self, solutions: Tensor) -> Tensor:
@@ -210,30 +211,29 @@ class GridFeatures:
 
 
 class RowSurrogate:
-    """Learns what each row of a grid adds, to foretell what the whole grid lacks.
+    """Learn the gradient of single rows, to predict the residual of a whole grid.
 
-    The gradient of a batch is the sum of what its sequences add, so that every row that was run teaches by itself, and
-    in each class.
+    The gradient of a batch is the sum of the gradients of its sequences: every row is a sample, in each class.
 
     Args:
-        features: what grids consist of.
-        shares: gives what the rows of solutions would add in each class `[classes, count, rows, entries]`.
-        goal: what a grid without rows would lack `[entries]`.
+        features: the features of grids.
+        row_gradients: computes the gradients of the rows of solutions in each class `[classes, count, rows, entries]`.
+        goal: the residual of a grid without rows `[entries]`.
     """
 
-    def __init__(self, features: GridFeatures, shares: Callable[[Tensor], Tensor], goal: Tensor) -> None:
-        self._features, self._shares, self._goal = features, shares, goal
+    def __init__(self, features: GridFeatures, row_gradients: Callable[[Tensor], Tensor], goal: Tensor) -> None:
+        self._features, self._row_gradients, self._goal = features, row_gradients, goal
         self._surrogate = Surrogate(features)
 
-    def learn(self, solutions: Tensor, lacking: Tensor, weights: Tensor) -> None:
-        """Take the rows of more solutions into account (see `Surrogate.learn`)."""
-        shares = self._shares(solutions)
-        rows = self._features.of_rows(solutions.to(shares.device))
-        each = weights.to(shares.device)[:, None].expand(shares.shape[:3])
-        self._surrogate.learn_features(rows, -shares.flatten(0, 2), each.flatten())
+    def learn(self, solutions: Tensor, residuals: Tensor, weights: Tensor) -> None:
+        """Add the rows of more solutions to the model's data (see `Surrogate.learn`)."""
+        gradients = self._row_gradients(solutions)
+        rows = self._features.of_rows(solutions.to(gradients.device))
+        each = weights.to(gradients.device)[:, None].expand(gradients.shape[:3])
+        self._surrogate.learn_features(rows, -gradients.flatten(0, 2), each.flatten())
 
-    def fit(self) -> Foretold:
-        """Return what was learnt, for whole grids."""
+    def fit(self) -> SurrogatePrediction:
+        """Return the fitted model, for whole grids."""
         of_rows = self._surrogate.fit()
         goal = (self._goal @ of_rows.view).to(of_rows.base.dtype)
         return replace(of_rows, base=self._features.rows * of_rows.base + goal)

@@ -1,25 +1,18 @@
-"""Genetic search over permutations: selection, crossover and mutation of a whole population at once.
+"""Genetic search over permutations: selection, crossover and mutation of a whole population at once. Used by FET.
 
-A chromosome is an order of 0, 1, …, length − 1. The operators do what DEAP's `selTournament`,
-`cxUniformPartialyMatched` and `mutShuffleIndexes` do to one individual, to all rows of a tensor: gene after gene, as
-each exchange depends on those before it.
+A chromosome is a permutation of 0, 1, …, length − 1. The operators apply DEAP's `selTournament`,
+`cxUniformPartialyMatched` and `mutShuffleIndexes` to all rows of a tensor: gene after gene, as each exchange depends on
+those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradleak.exchange import Deadline
-
-Score = Callable[[Tensor], Tensor]
-"""Takes solutions `[count, …]`, gives how far each is from being right `[count]`, float64."""
-
-Watch = Callable[[Tensor, float], None]
-"""Told the best solution so far, and its score, after every round."""
+from gradleak.search.control import Score, SearchControl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +21,12 @@ class Evolution:
 
     Attributes:
         population: chromosomes in a generation.
-        generations: how many generations there are at most.
-        patience: generations without a better chromosome after which it ends.
-        tournament: how many contend for each place among the parents.
+        generations: the most generations.
+        patience: generations without a better chromosome after which the search ends.
+        tournament: how many chromosomes contend for each place among the parents.
         crossover: probability that a pair of parents is crossed.
         mutation: probability that a child is mutated.
-        hall_of_fame: the best so far, which pass to the next generation as they are.
+        hall_of_fame: how many of the best so far pass to the next generation unchanged.
     """
 
     population: int = 100
@@ -50,25 +43,18 @@ def evolve(
     score: Score,
     settings: Evolution,
     generator: torch.Generator,
-    *,
-    enough: float = 0.0,
-    watch: Watch | None = None,
-    deadline: Deadline | None = None,
+    control: SearchControl | None = None,
 ) -> tuple[Tensor, float]:
     """Return the best chromosome found and its score.
-
-    Crossing exchanges two genes of a pair on average, and mutating moves one.
 
     Args:
         first: the first generation `[population, length]`.
         score: what is minimised.
         settings: how to evolve.
         generator: source of randomness, on the CPU.
-        enough: a score that needs no improvement.
-        watch: told the best chromosome of the first and of every later generation.
-        deadline: when to end at the latest; the score of what there was no time for is infinite.
+        control: when to end; its `watch` receives the best chromosome of every generation, the first included.
     """
-    deadline = deadline or Deadline()
+    control = control or SearchControl()
     population, fitness = first, score(first)
     fame, scores = _best(population, fitness, settings.hall_of_fame)
     unchanged = 0
@@ -79,17 +65,16 @@ def evolve(
             fitness, before = score(population), float(scores[0])
             fame, scores = _best(population, fitness, settings.hall_of_fame)
             unchanged = 0 if float(scores[0]) < before else unchanged + 1
-        if watch is not None:
-            watch(fame[0], float(scores[0]))
-        if float(scores[0]) <= enough or unchanged >= settings.patience:
+        control.report(fame[0], float(scores[0]))
+        if float(scores[0]) <= control.tolerance or unchanged >= settings.patience:
             break
-        if generation < settings.generations and deadline.passed:
+        if generation < settings.generations and control.deadline.passed:
             break
     return fame[0], float(scores[0])
 
 
 def tournament(fitness: Tensor, count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Return the numbers of `count` winners, each the best (the lowest fitness) of `size` drawn with repetition."""
+    """Return the indices of `count` winners, each the best (of lowest fitness) of `size` drawn with repetition."""
     drawn = torch.randint(len(fitness), (count, size), generator=generator)
     return drawn.gather(1, fitness[drawn].argmin(dim=1, keepdim=True)).flatten()
 
@@ -97,10 +82,10 @@ def tournament(fitness: Tensor, count: int, size: int, generator: torch.Generato
 def cross_partially_matched(
     first: Tensor, second: Tensor, probability: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Cross pairs of orders `[pairs, length]` (uniform partially matched crossover, Cicirello and Smith 2000).
+    """Cross pairs of permutations `[pairs, length]` (uniform partially matched crossover, Cicirello and Smith 2000).
 
-    At every place, with the given probability, both take the other's value there; what they had takes the place that
-    the new value leaves, so that both stay orders.
+    At every place, with the given probability, each takes the other's value; the old value moves to the place that the
+    new value had before. Both stay permutations.
     """
     first, second = first.clone(), second.clone()
     place_in_first, place_in_second = first.argsort(dim=1), second.argsort(dim=1)
@@ -115,14 +100,14 @@ def cross_partially_matched(
 
 
 def shuffle_indexes(orders: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Mutate orders `[count, length]`: each place, with the given probability, is swapped with another one."""
+    """Mutate permutations `[count, length]`: swap each place, with the given probability, with another one."""
     orders = orders.clone()
     length = orders.shape[1]
     if length < 2:
         return orders
     chosen = torch.rand(orders.shape, generator=generator) < probability
     other = torch.randint(length - 1, orders.shape, generator=generator)
-    other = other + (other >= torch.arange(length))  # any place but the own
+    other = other + (other >= torch.arange(length))  # any other place
     for place in chosen.any(dim=0).nonzero().flatten().tolist():
         rows = chosen[:, place].nonzero().flatten()
         there = other[rows, place]
@@ -131,7 +116,7 @@ def shuffle_indexes(orders: Tensor, probability: float, generator: torch.Generat
 
 
 def _put(orders: Tensor, places: Tensor, place: int, values: Tensor) -> None:
-    """Bring values `[count]` to a place of orders by swapping; `places` says where each value stands."""
+    """Swap values `[count]` into one place of each permutation, and update `places`, the inverse permutations."""
     old, from_place = orders[:, place].clone(), places.gather(1, values[:, None])
     orders[:, place] = values
     orders.scatter_(1, from_place, torch.where(from_place == place, values[:, None], old[:, None]))
@@ -140,7 +125,10 @@ def _put(orders: Tensor, places: Tensor, place: int, values: Tensor) -> None:
 
 
 def _children(parents: Tensor, settings: Evolution, generator: torch.Generator) -> Tensor:
-    """Cross neighbours two by two (an odd one at the end stays alone), then mutate some."""
+    """Cross neighbours two by two (an odd last one is not crossed), then mutate some.
+
+    FET gives no probabilities per gene: crossing exchanges two genes of a pair on average, mutating moves one.
+    """
     length = parents.shape[1]
     children = parents.clone()
     pairs = torch.arange(0, len(parents) - 1, 2)
@@ -154,7 +142,7 @@ def _children(parents: Tensor, settings: Evolution, generator: torch.Generator) 
 
 
 def _best(population: Tensor, fitness: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the best chromosomes, no chromosome twice, and their fitness, best first."""
+    """Return the best different chromosomes and their fitness, best first."""
     different, which = torch.unique(population, dim=0, return_inverse=True)
     scores = torch.full((len(different),), torch.inf, dtype=fitness.dtype).scatter_reduce(0, which, fitness, "amin")
     order = scores.argsort(stable=True)[:count]

@@ -1,4 +1,4 @@
-"""Exhaustive local search: always to the best neighbour, and never twice to the same place."""
+"""Exhaustive local search: move to the best neighbour, and never to a solution twice. Used by FET."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Deadline
-from gradleak.search.genetic import Score, Watch
+from gradleak.search.control import Score, SearchControl
 
 Neighbours = Callable[[Tensor, int], Iterable[Tensor]]
-"""Takes a solution `[length]` and the number of the round, from 1; gives its neighbours, some `[count, length]` after
-the other: long solutions have too many to be kept at once."""
+"""Yield the neighbours of a solution `[length]` in parts `[count, length]`, given the number of the round, from 1.
+
+Long solutions have too many neighbours to hold at once."""
 
 
 def refine(
@@ -20,34 +21,28 @@ def refine(
     neighbours: Neighbours,
     score: Score,
     iterations: int,
-    *,
-    enough: float = 0.0,
-    watch: Watch | None = None,
-    deadline: Deadline | None = None,
+    control: SearchControl | None = None,
 ) -> tuple[Tensor, float]:
-    """Return the best solution on the way, and its score.
+    """Return the best solution visited, and its score.
 
-    In each round all neighbours are scored and the best becomes the next solution, even if it is worse than the present
-    one: what was visited is recorded and not taken again, so that the search leaves a local optimum behind.
+    Each round scores all neighbours, and the best of them becomes the next solution, even if it is worse than the
+    present one. Visited solutions are not taken again, which leads the search out of local optima.
 
     Args:
         start: the first solution `[length]`.
         neighbours: where a round may go.
         score: what is minimised.
-        iterations: how many rounds there are at most.
-        enough: a score that needs no improvement.
-        watch: told the best solution so far, the first and after every round.
-        deadline: when to end at the latest; the score of what there was no time for is infinite.
+        iterations: the most rounds.
+        control: when to end; its `watch` receives the best solution at the start and after every round.
     """
-    deadline = deadline or Deadline()
+    control = control or SearchControl()
     best, lowest = start, float(score(start[None]))
     current, visited = start, start[None]
     for iteration in range(iterations + 1):
-        if watch is not None:
-            watch(best, lowest)
-        if lowest <= enough or iteration == iterations or deadline.passed:
+        control.report(best, lowest)
+        if lowest <= control.tolerance or iteration == iterations or control.deadline.passed:
             break
-        nearest = _nearest(neighbours(current, iteration + 1), visited, score, deadline)
+        nearest = _nearest(neighbours(current, iteration + 1), visited, score, control.deadline)
         if nearest is None:
             break
         current, distance = nearest
@@ -58,7 +53,7 @@ def refine(
 
 
 def _nearest(parts: Iterable[Tensor], visited: Tensor, score: Score, deadline: Deadline) -> tuple[Tensor, float] | None:
-    """Return the best of all solutions that were not visited, and its score; None if there is none."""
+    """Return the best solution that was not visited yet, and its score; None if there is none."""
     best = None
     for part in parts:
         reached = torch.unique(part, dim=0)

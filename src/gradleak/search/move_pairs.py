@@ -1,24 +1,24 @@
-"""Two moves at once, without trying all pairs: what single moves do is measured, what two do together is foretold."""
+"""Rank pairs of moves by a first-order estimate of their joint effect. Used by FET's preset `thorough`."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-MOST = 2_000  # moves of which pairs are formed: the most promising ones
+MOST = 2_000  # pairs are formed of so many moves, the most promising ones
 
 
 def likely_pairs(residual: Tensor, changes: Tensor, count: int, seconds: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return the numbers of the moves of the pairs that should come nearest to the goal `[count]`, nearest first.
+    """Return the pairs of moves that should come nearest to the goal, as two index tensors `[count]`, nearest first.
 
-    Moves that are applied one after the other change the gradient by about the sum of what each changes alone, exactly
-    so if they concern different sequences of a batch. The pair's distance ‖residual − changeᵢ − changeⱼ‖² then follows
+    Two moves in a row change the gradient by about the sum of their single changes; exactly so if they concern
+    different sequences of a batch. The pair's distance ‖residual − changeᵢ − changeⱼ‖² then follows
     from inner products.
 
     Args:
-        residual: what is still lacking `[entries]`.
-        changes: what each move changes `[moves, entries]`.
+        residual: the goal minus the present gradient `[entries]`.
+        changes: the change of the gradient by each move `[moves, entries]`.
         count: how many pairs to return.
-        seconds: only the first so many moves may come second in a pair.
+        seconds: how many of the moves, counted from the first, may come second in a pair; all by default.
     """
     alone = changes.square().sum(dim=1) - 2 * changes @ residual
     first = alone.argsort(stable=True)[:MOST]

@@ -1,7 +1,7 @@
-"""Moves on token sequences, many at once.
+"""Random moves on token sequences, many at once. Used by LAMP, GRAB and the surrogate search.
 
-A move is drawn as an order: new[i] = old[order[i]]. Orders apply alike to token ids, embeddings and whatever else is
-kept token by token. Places that are not free (special tokens, padding) stay where they are.
+A move is drawn as an order: new[i] = old[order[i]]. Orders apply alike to token ids, to embeddings and to any other
+tensor with one entry per token. Places that are not free (special tokens, padding) are never moved.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 Move = Callable[[int, int, torch.Generator], Tensor]
-"""Takes the length of a sequence, a count and a generator; gives so many orders `[count, length]`."""
+"""Draw orders `[count, length]`, from the length of a sequence, a count and a generator."""
 
 
 def swap(length: int, count: int, generator: torch.Generator) -> Tensor:
@@ -23,15 +23,15 @@ def swap(length: int, count: int, generator: torch.Generator) -> Tensor:
 
 
 def move_token(length: int, count: int, generator: torch.Generator) -> Tensor:
-    """Take one token out and put it in somewhere else."""
+    """Move one token to another place."""
     taken, to = _places(length, count, generator)[:, :2].T
     return moved(length, taken, taken, to)
 
 
 def move_subsequence(length: int, count: int, generator: torch.Generator) -> Tensor:
-    """Take several tokens in a row out and put them in somewhere else."""
+    """Move a run of tokens to another place."""
     first, last = _places(length, count, generator)[:, :2].sort(dim=1).values.T
-    places = length - (last - first)  # where the others leave room, the old place included
+    places = length - (last - first)  # where the run can go, its old place included
     to = (torch.rand(count, generator=generator) * places).long()
     return moved(length, first, last, to)
 
@@ -56,7 +56,7 @@ def draw_orders(free: Tensor, count: int, moves: Sequence[Move], generator: torc
     Args:
         free: True where a token may be moved `[sequences, tokens]`.
         count: how many orders to draw.
-        moves: what to choose from, each as likely as the others.
+        moves: chosen from with equal probability.
         generator: source of randomness, on the CPU.
 
     Returns:
@@ -85,16 +85,16 @@ def rearrange(tensor: Tensor, orders: Tensor) -> Tensor:
 
 
 def _places(length: int, count: int, generator: torch.Generator) -> Tensor:
-    """Draw places without repetition, all of them in random order `[count, length]`."""
+    """Draw random permutations of the places `[count, length]`."""
     return torch.rand(count, length, generator=generator).argsort(dim=1)
 
 
 def moved(length: int, first: Tensor, last: Tensor, to: Tensor) -> Tensor:
-    """Take the tokens from first to last out, and put them before place `to` of the rest `[count]`."""
+    """Return orders `[count, length]` that move the run `first` to `last` before place `to` of the other tokens."""
     place = torch.arange(length)
     first, last, to = first[:, None], last[:, None], to[:, None]
     taken = (place >= first) & (place <= last)
     rank_among_rest = place - torch.where(place > last, last - first + 1, 0)
-    # Those taken come after the first `to` of the rest, in their own order, which the stable sort keeps.
+    # The run comes after the first `to` of the others; the stable sort keeps its order.
     keys = torch.where(taken, 2 * to - 1, 2 * rank_among_rest)
     return keys.argsort(dim=1, stable=True)

@@ -1,4 +1,4 @@
-"""All sequences that are one move away."""
+"""Exhaustive neighbourhoods: all sequences that are one move away. Used by FET, EDR, LAMP and sieve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradleak.search.moves import moved
 
-# Numbers in solutions that are kept at once: a long text has millions of neighbours.
+# Entries of neighbours that are held in memory at once: a long text has millions of neighbours.
 MOST_NUMBERS = 1 << 22
 
 
@@ -25,7 +25,7 @@ def neighbour_orders(free: Tensor) -> Tensor:
     places = free.cpu().nonzero().flatten()
     length = len(places)
     number = torch.arange(length)
-    # One place further, a move is a swap.
+    # A move to the next place is a swap.
     first, to = ((number[:, None] - number).abs() > 1).nonzero().T
     moves = torch.cat([number[None], all_swaps(length), moved(length, first, first, to)])
     orders = torch.arange(len(free)).repeat(len(moves), 1)
@@ -41,21 +41,21 @@ def all_swaps(length: int) -> Tensor:
 
 
 def all_shifts(length: int) -> Tensor:
-    """Return every order that takes one token out and puts it in somewhere else."""
+    """Return every order that moves one token to another place."""
     return _all_runs_moved(length, 1, 1)
 
 
 def all_block_shifts(length: int) -> Tensor:
-    """Return every order that takes several tokens in a row out and puts them in somewhere else."""
+    """Return every order that moves a run of two or more tokens to another place."""
     return _all_runs_moved(length, 2, length - 1)
 
 
 def all_replacements(solution: Tensor, kinds: int) -> Tensor:
-    """Return every solution that differs in one place and still holds each kind of token that this one holds.
+    """Return every solution that differs in one place and still holds each of the tokens that this one holds.
 
     Args:
-        solution: numbers of kinds of tokens `[length]`.
-        kinds: how many kinds there are.
+        solution: indices of tokens `[length]`.
+        kinds: how many different tokens there are.
     """
     repeated = torch.bincount(solution, minlength=kinds)[solution] > 1
     places = repeated.nonzero().flatten()
@@ -65,17 +65,17 @@ def all_replacements(solution: Tensor, kinds: int) -> Tensor:
 
 
 def shifts(length: int) -> Iterator[Tensor]:
-    """Yield the orders of `all_shifts`, some after the other."""
+    """Yield the orders of `all_shifts` in parts."""
     return _runs_moved(length, 1, 1)
 
 
 def block_shifts(length: int) -> Iterator[Tensor]:
-    """Yield the orders of `all_block_shifts`, some after the other."""
+    """Yield the orders of `all_block_shifts` in parts."""
     return _runs_moved(length, 2, length - 1)
 
 
 def in_parts(parts: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Join tensors `[count, length]`, or split them, so that none is too large to be kept."""
+    """Join or split tensors `[count, length]` to parts of at most `MOST_NUMBERS` entries."""
     kept: list[Tensor] = []
     for part in parts:
         if kept and sum(one.numel() for one in kept) + part.numel() > MOST_NUMBERS:
@@ -89,12 +89,12 @@ def in_parts(parts: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def _all_runs_moved(length: int, shortest: int, longest: int) -> Tensor:
-    """Return every order that moves a run of so many tokens."""
+    """Return every order that moves a run of `shortest` to `longest` tokens."""
     return torch.cat([torch.arange(length)[None][:0], *_runs_moved(length, shortest, longest)])
 
 
 def _runs_moved(length: int, shortest: int, longest: int) -> Iterator[Tensor]:
-    """Yield every order that moves a run of so many tokens, not too many at once."""
+    """Yield every order that moves a run of `shortest` to `longest` tokens, in parts."""
     places = torch.arange(length)
     for starts in torch.split(places, max(1, MOST_NUMBERS // length**2)):
         first, last, to = torch.cartesian_prod(starts, places, places).view(-1, 3).T

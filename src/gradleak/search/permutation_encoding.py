@@ -1,13 +1,13 @@
 """Token sequences with repetitions as permutations: chromosomes with connectors (FET, section 4.2 and figure 2).
 
-A solution says which kind of token stands at each of n places. Its chromosome lists the places kind by kind, in the
-order of the kinds, with a connector between two places of the same kind:
+A solution names one of m different tokens for each of n places. Its chromosome lists the places token by token, in the
+order of the tokens, with a connector between two places of the same token:
 
-    places      0    1    2    3    4            kinds       the  cat  saw  dog
+    places      0    1    2    3    4            tokens      the  cat  saw  dog
     solution    the  cat  saw  the  dog          chromosome  0 + 3   1   2   4        (+ is a connector)
 
-With m kinds there are n − m connectors, numbered from n: a chromosome is an order of 2n − m numbers, so that operators
-on permutations apply, and each kind stands somewhere.
+There are n − m connectors, numbered from n. A chromosome is therefore a permutation of 2n − m numbers: operators on
+permutations apply, and each token occurs somewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def encode(solutions: Tensor) -> Tensor:
-    """Return the chromosomes `[count, 2n − m]` of solutions `[count, n]` that hold each of the kinds 0 to m − 1."""
+    """Return the chromosomes `[count, 2n − m]` of solutions `[count, n]` that hold each of the tokens 0 to m − 1."""
     count, places = solutions.shape
     kinds, order = solutions.sort(dim=1, stable=True)
     joined = torch.zeros_like(kinds, dtype=torch.bool)
@@ -33,10 +33,11 @@ def encode(solutions: Tensor) -> Tensor:
 
 
 def decode(chromosomes: Tensor, places: int) -> Tensor:
-    """Return the solutions `[count, n]` of chromosomes, which may be any orders.
+    """Return the solutions `[count, n]` of chromosomes, which may be any permutations.
 
-    Crossing and mutating can put connectors side by side or at an end, where they join nothing: such a one slides on to
-    the next two places that are not joined yet (after the end, to the first).
+    Crossover and mutation can put connectors side by side or at an end, where they join nothing. Such a connector joins
+    the next two places that are not joined yet instead, beginning again at the first after the end. (The paper does not
+    say what happens to it.)
     """
     is_place = chromosomes < places
     order = chromosomes[is_place].view(-1, places)

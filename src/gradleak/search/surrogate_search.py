@@ -1,4 +1,7 @@
-"""Search by learning: a surrogate foretells which solutions are good; only those are scored, which teaches it more."""
+"""Search by learning: anneal on a surrogate, compare only what it predicts to be near, and refit it with the result.
+
+Gradleak's own, used by FET's preset `thorough` and with it by Mosaic.
+"""
 
 from __future__ import annotations
 
@@ -10,69 +13,73 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Deadline
-from gradleak.search.genetic import Watch
+from gradleak.hashing import solution_hashes
+from gradleak.search.control import SearchControl
 from gradleak.search.moves import Move, move_subsequence, move_token, swap
-from gradleak.search.score_cache import hashes
-from gradleak.search.surrogate import Features, Foretold
+from gradleak.search.proposals import ProposeForOne
+from gradleak.search.surrogate import SequenceFeatures, SurrogatePrediction
 
 Draw = Callable[[int], Tensor]
-"""Draws so many random solutions `[count, places]`."""
+"""Draw that many random solutions `[count, places]`."""
 
 Compare = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Takes solutions; gives their distances `[count]`, and what each still lacks `[count, entries]`."""
+"""Return the distances `[count]` and residuals `[count, entries]`, the goal minus the gradient, of solutions."""
+
+Moves = Callable[[torch.device], ProposeForOne]
+"""Draw the proposals of one round of annealing, on a device."""
 
 MOVES: tuple[Move, ...] = (swap, move_token, move_subsequence)
 COOLED = 0.1  # the last temperature as a share of the first
-TRUST = 0.7  # share of an error that is expected nearby, too
+TRUST = 0.7  # share of the surrogate's error at a solution that is expected nearby, too
 ZERO = 1e-9
 BLOCK = 64  # steps whose random numbers are drawn at once
 POOL = 4_096  # moves of each kind that a round draws from
-TAUGHT = 256  # solutions that are taught at once where there is a deadline
-REPLACING = 0.1  # share of proposals that put another token in place of a repeated one
+LEARNT_AT_ONCE = 256  # solutions that are learnt from between two looks at a deadline
+REPLACING = 0.1  # share of proposals that replace a repeated token by another
 
 
-class Propose(Protocol):
-    """Makes other solutions out of given ones, as `annealing.Propose` does, for one problem and one try."""
+class TrainableSurrogate(Protocol):
+    """A model that learns from comparisons: a `Surrogate`, or one with the same interface."""
 
-    @property
-    def numbers(self) -> int:
-        """How many random numbers a proposal takes."""
+    def learn(self, solutions: Tensor, residuals: Tensor, weights: Tensor) -> None:
+        """Add solutions to the model's data (see `Surrogate.learn`)."""
         ...
 
-    def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
-        """Return proposals `[1, chains, 1, places]`, from states `[1, chains, places]`."""
-        ...
-
-
-Moves = Callable[[torch.device], Propose]
-"""Draws what a round of annealing may propose, on a device."""
-
-
-class Learner(Protocol):
-    """Foretells distances, and is taught by comparisons: a `Surrogate` or what works like one."""
-
-    def learn(self, solutions: Tensor, lacking: Tensor, weights: Tensor) -> None:
-        """Take more solutions into account (see `Surrogate.learn`)."""
-        ...
-
-    def fit(self) -> Foretold:
-        """Return what was learnt."""
+    def fit(self) -> SurrogatePrediction:
+        """Return the fitted model."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearningTask:
+    """What is searched.
+
+    Attributes:
+        draw: draws random solutions to start from.
+        compare: computes what is minimised, and the residuals that it depends on.
+        surrogate: predicts the distances of solutions that were not compared.
+        moves: draws the moves that lead from solutions to others.
+    """
+
+    draw: Draw
+    compare: Compare
+    surrogate: TrainableSurrogate
+    moves: Moves
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSettings:
     """How to search by learning.
 
     Attributes:
-        first: random solutions that are compared at first.
-        rounds: how often what was learnt is used, at most.
+        first: random solutions that are compared first.
+        rounds: the most rounds of fitting, annealing and comparing.
         asked: the most solutions that a round compares.
-        patience: rounds without a better solution after which it ends.
-        chains: annealed on the surrogate side by side in each round, half of them from the best solutions so far.
+        patience: rounds without a better solution after which the search ends.
+        chains: annealed on the surrogate in parallel in each round, half of them from the best solutions so far.
         elite: how many best solutions those start from.
-        steps: how long they are annealed.
-        heat: their first temperature, as a share of how foretold distances vary.
+        steps: steps of annealing.
+        heat: the first temperature, as a share of the standard deviation of predicted distances.
     """
 
     first: int = 2_000
@@ -86,53 +93,37 @@ class Learning:
 
 
 def search_by_learning(
-    draw: Draw,
-    compare: Compare,
-    learner: Learner,
-    moves: Moves,
-    settings: Learning,
+    task: LearningTask,
+    settings: LearningSettings,
     generator: torch.Generator,
-    *,
-    enough: float = 0.0,
-    watch: Watch | None = None,
-    deadline: Deadline | None = None,
+    control: SearchControl | None = None,
 ) -> tuple[Tensor, float]:
     """Return the best solution found, and its distance.
 
     Args:
-        draw: where it starts.
-        compare: what is minimised, and what it depends on.
-        learner: foretells what was not compared.
-        moves: lead from solutions to others.
+        task: what is searched.
         settings: how to search.
         generator: source of randomness, on the CPU.
-        enough: a distance that needs no improvement.
-        watch: told the best solution after every round.
-        deadline: when to end at the latest; what there was no time to compare has an infinite distance.
+        control: when to end; its `watch` receives the best solution after every round.
     """
-    deadline = deadline or Deadline()
-    fresh = torch.unique(draw(settings.first), dim=0)
-    seen, elite, unchanged = hashes(fresh[:0]), None, 0
+    control = control or SearchControl()
+    fresh = torch.unique(task.draw(settings.first), dim=0)
+    seen, elite, unchanged = solution_hashes(fresh[:0]), None, 0
     for number in range(settings.rounds + 1):
-        distances, lacking = compare(fresh)
-        seen = torch.cat([seen, hashes(fresh)])
-        found = _Compared(fresh, distances.cpu(), lacking)
+        distances, residuals = task.compare(fresh)
+        seen = torch.cat([seen, solution_hashes(fresh)])
+        found = _Compared(fresh, distances.cpu(), residuals)
         best = found if elite is None else elite.joined(found)
         unchanged = unchanged + 1 if elite is not None and best.lowest >= elite.lowest else 0
         elite = best.first(settings.elite)
-        if watch is not None:
-            watch(elite.solutions[0], elite.lowest)
-        if elite.lowest <= enough or unchanged >= settings.patience or number == settings.rounds:
+        control.report(elite.solutions[0], elite.lowest)
+        if elite.lowest <= control.tolerance or unchanged >= settings.patience or number == settings.rounds:
             break
-        weights = distances.clamp(min=enough + ZERO) ** -2  # what is near matters most
-        step = TAUGHT if deadline.limited else len(fresh)
-        for first in range(0, len(fresh), step):
-            if deadline.passed:
-                return elite.solutions[0], elite.lowest
-            part = slice(first, first + step)
-            learner.learn(fresh[part], lacking[part], weights[part])
-        reached = _annealed(learner.fit(), elite, draw, moves, settings, generator, deadline)
-        fresh = reached[~torch.isin(hashes(reached), seen)][: settings.asked]
+        weights = distances.clamp(min=control.tolerance + ZERO) ** -2  # near solutions matter most
+        if not _learnt(task.surrogate, fresh, residuals, weights, control.deadline):
+            break
+        reached = _annealed(task, elite, settings, generator, control.deadline)
+        fresh = reached[~torch.isin(solution_hashes(reached), seen)][: settings.asked]
         if not len(fresh):
             break
     assert elite is not None
@@ -141,11 +132,11 @@ def search_by_learning(
 
 @dataclass(frozen=True)
 class _Compared:
-    """Solutions `[count, places]`, their distances `[count]` and what they lack `[count, entries]`."""
+    """Solutions `[count, places]`, their distances `[count]` and residuals `[count, entries]`."""
 
     solutions: Tensor
     distances: Tensor
-    lacking: Tensor
+    residuals: Tensor
 
     @property
     def lowest(self) -> float:
@@ -155,52 +146,68 @@ class _Compared:
         return _Compared(
             torch.cat([self.solutions, other.solutions]),
             torch.cat([self.distances, other.distances]),
-            torch.cat([self.lacking, other.lacking]),
+            torch.cat([self.residuals, other.residuals]),
         )
 
     def first(self, count: int) -> _Compared:
         """Return the best, best first."""
-        return self.at(self.distances.argsort(stable=True)[:count])
+        return self.select(self.distances.argsort(stable=True)[:count])
 
-    def at(self, rows: Tensor) -> _Compared:
-        return _Compared(self.solutions[rows], self.distances[rows], self.lacking[rows.to(self.lacking.device)])
+    def select(self, rows: Tensor) -> _Compared:
+        return _Compared(self.solutions[rows], self.distances[rows], self.residuals[rows.to(self.residuals.device)])
+
+
+def _learnt(
+    surrogate: TrainableSurrogate, solutions: Tensor, residuals: Tensor, weights: Tensor, deadline: Deadline
+) -> bool:
+    """Let a surrogate learn from comparisons, in parts if there is a deadline; False if that has passed."""
+    step = LEARNT_AT_ONCE if deadline.limited else len(solutions)
+    for first in range(0, len(solutions), step):
+        if deadline.passed:
+            return False
+        part = slice(first, first + step)
+        surrogate.learn(solutions[part], residuals[part], weights[part])
+    return True
 
 
 def _annealed(
-    foretold: Foretold,
+    task: LearningTask,
     elite: _Compared,
-    draw: Draw,
-    moves: Moves,
-    settings: Learning,
+    settings: LearningSettings,
     generator: torch.Generator,
     deadline: Deadline,
 ) -> Tensor:
-    """Return solutions that should be near the goal, none twice, the nearest first.
+    """Return different solutions that are predicted to be near the goal, nearest first.
 
-    Half of the chains start from the best solutions so far; half of these correct the surrogate by what is known there.
+    Half of the chains start from the best solutions so far; half of these correct the surrogate by its known error
+    there.
     """
-    device, half = foretold.base.device, settings.chains // 2
-    old = elite.at(torch.arange(half) % len(elite.solutions))
-    starts = torch.cat([old.solutions, draw(settings.chains - half)]).to(device)
-    errors = foretold.base.new_zeros(len(starts), len(foretold.base))
+    prediction = task.surrogate.fit()
+    device, half = prediction.base.device, settings.chains // 2
+    old = elite.select(torch.arange(half) % len(elite.solutions))
+    starts = torch.cat([old.solutions, task.draw(settings.chains - half)]).to(device)
+    errors = prediction.base.new_zeros(len(starts), len(prediction.base))
     anchored = half // 2
-    errors[:anchored] = TRUST * foretold.errors(starts[:anchored], old.lacking[:anchored])
-    states, losses = _cooled(starts, foretold.corrected(errors), moves(device), settings, generator, deadline)
+    errors[:anchored] = TRUST * prediction.errors(starts[:anchored], old.residuals[:anchored])
+    states, losses = _cooled(
+        starts, prediction.corrected(errors), task.moves(device), settings, generator, deadline=deadline
+    )
     return _different(states.cpu()[losses.cpu().argsort(stable=True)])
 
 
 def _cooled(
     states: Tensor,
-    score: Foretold,
-    propose: Propose,
-    settings: Learning,
+    score: SurrogatePrediction,
+    propose: ProposeForOne,
+    settings: LearningSettings,
     generator: torch.Generator,
+    *,
     deadline: Deadline,
 ) -> tuple[Tensor, Tensor]:
-    """Anneal chains `[chains, places]`; return the best that each has passed through, and what is foretold of it.
+    """Anneal chains `[chains, places]`; return the best state of each chain, and its predicted distance.
 
-    A step costs next to nothing here, so that nothing is remembered and every chain takes every step: unlike in
-    `anneal`, whose steps are passes through a network.
+    Unlike in `anneal`, whose steps are passes through a network, a step costs next to nothing here: there is no tabu
+    list, and every chain takes every step.
     """
     losses = score(states)
     best, lowest = states, losses
@@ -221,27 +228,27 @@ def _cooled(
 
 
 def _different(solutions: Tensor) -> Tensor:
-    """Return solutions without those that stood before."""
-    keys, which = torch.unique(hashes(solutions), return_inverse=True)
+    """Return solutions in their order, without repetitions."""
+    keys, which = torch.unique(solution_hashes(solutions), return_inverse=True)
     rows = torch.full_like(keys, len(solutions)).scatter_reduce(0, which, torch.arange(len(solutions)), "amin")
     return solutions[rows.sort().values]
 
 
 @dataclass(frozen=True)
 class PooledMoves:
-    """Proposals for annealing: one of a pool of moves, or another token in place of one that is repeated.
+    """Proposals for annealing: one of a pool of moves, or a repeated token replaced by another.
 
     Attributes:
         orders: the pool `[moves, places]`.
-        kinds: how many kinds of tokens there are.
+        kinds: how many different tokens there are.
     """
 
     orders: Tensor
     kinds: int
 
     @classmethod
-    def draw(cls, features: Features, generator: torch.Generator, device: torch.device) -> PooledMoves:
-        """Draw a pool for solutions of so many places."""
+    def draw(cls, features: SequenceFeatures, generator: torch.Generator, device: torch.device) -> PooledMoves:
+        """Draw a pool for solutions with these features."""
         pool = (
             [move(features.places, POOL, generator) for move in MOVES] if features.places > 1 else [torch.zeros(1, 1)]
         )
@@ -249,11 +256,11 @@ class PooledMoves:
 
     @property
     def numbers(self) -> int:
-        """How many random numbers a proposal takes: which move, whether and where to replace, by what."""
+        """How many random numbers a proposal needs: which move, whether and where to replace, by what."""
         return 3
 
     def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
-        """Return one proposal for each start (see `Propose`)."""
+        """Return one proposal for each start (see `ProposeForOne`)."""
         which, where, what = numbers[:, :, 0].double().unbind(dim=-1)
         moved = states.gather(-1, self.orders[(which * len(self.orders)).long()])
         places = states.shape[-1]

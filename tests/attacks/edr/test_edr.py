@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from conftest import small_target
+from gradleak.assignment import grouping
 from gradleak.assignment.position_sums import read_places
-from gradleak.assignment.problem import Puzzle, puzzles
-from gradleak.assignment.scoring import Judge, Scores, side_by_side
+from gradleak.assignment.problem import AssignmentProblem, assignment_problems
+from gradleak.assignment.scoring import CandidateScorer, ScoreQuery, run_in_lockstep
 from gradleak.attacks import Edr
-from gradleak.attacks import edr as edr_module
-from gradleak.attacks.edr.token_adjustment import Text, adjust, crossed, neighbours, open_places
-from gradleak.attacks.edr.token_fusion import Words
+from gradleak.attacks.edr import group
+from gradleak.attacks.edr.proposals import TokenLayout
+from gradleak.attacks.edr.token_adjustment import Adjustment, ScoredSolution, adjust, crossed, neighbours, open_places
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Progress, Reconstruction, Update, Victim
 from gradleak.federation import Client
@@ -29,7 +30,7 @@ FORTY = "the big red cat b c d e f g h i j k l m n o p q r s t u v w x y z sat o
 
 @functools.cache
 def model(**changes: Any) -> Target:
-    """Return a small BERT that feels where words stand, as trained ones do."""
+    """Return a small BERT whose output depends on the positions of words, as that of trained ones does."""
     target = small_target(
         "bert", dtype=torch.float64, hidden_size=48, num_attention_heads=4, intermediate_size=48, **changes
     )
@@ -157,9 +158,11 @@ def test_the_distance_is_the_cosine_for_one_sentence_and_l2_l1_for_more() -> Non
         ({"starts": 0}, "starts must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"adjusted": 0}, "adjusted must be at least 1"),
-        ({"cooling": 1.5}, "cooling from 0 to 1"),
-        ({"temperature": 0.0}, "temperature above 0"),
-        ({"iterations": 0.0}, "iterations, tabu and tries of at least 1"),
+        ({"cooling": 1.5}, "cooling must be at most 1, not 1.5"),
+        ({"temperature": 0.0}, "temperature must be above 0, not 0"),
+        ({"iterations": 0}, "iterations must be at least 1, not 0"),
+        ({"tabu": 0}, "tabu must be at least 1, not 0"),
+        ({"failures": -0.1}, "failures must be at least 0, not -0.1"),
     ],
     ids=str,
 )
@@ -172,87 +175,86 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 
 
 @dataclass
-class Puzzled:
-    """One puzzle, who judges it, and what solves it."""
+class Scored:
+    """One assignment problem, its scorer, and its solution."""
 
-    judge: Judge
-    puzzle: Puzzle
-    words: Words
+    scorer: CandidateScorer
+    problem: AssignmentProblem
+    layout: TokenLayout
     gradient: Mapping[str, torch.Tensor]
     truth: torch.Tensor
 
-    def misfits(self, solution: torch.Tensor) -> torch.Tensor:
-        return self.judge.misfits(solution[None])[0]
+    def row_errors(self, solution: torch.Tensor) -> torch.Tensor:
+        return self.scorer.row_errors(solution[None])[0]
 
     def loss(self, solution: torch.Tensor) -> float:
-        return float(self.judge.distances(solution[None, None]))
+        return float(self.scorer.distances(solution[None, None]))
 
-    def adjusted(self, solution: torch.Tensor, rounds: int) -> Text:
-        text = Text(solution, self.loss(solution))
-        search = adjust(self.words, text, rounds, self.puzzle.sequences, 1e-9)
-        return side_by_side(self.judge, {0: search})[0]
+    def adjusted(self, solution: torch.Tensor, rounds: int) -> ScoredSolution:
+        start = ScoredSolution(solution, self.loss(solution))
+        how = Adjustment(layout=self.layout, sequences=self.problem.sequences, rounds=rounds, tolerance=1e-9)
+        return run_in_lockstep(self.scorer, {0: adjust(start, how)})[0]
 
 
-def judged(texts: list[str], labels: list[int]) -> Puzzled:
+def scored(texts: list[str], labels: list[int]) -> Scored:
     target = model()
     one = victim(target, texts, labels)
-    puzzle = puzzles(target, one, 1)[0][0]
+    problem = assignment_problems(target, one, 1)[0][0]
     matcher = Matcher(target, [one.gradient], Edr().judged_by(len(texts)))
-    judge = Judge([puzzle], torch.tensor([labels]), [one.gradient], matcher)
-    ids = target.encode(texts).ids[puzzle.slots.free[0, 0]]
-    sentences = puzzle.slots.free[0, 0].nonzero()[:, 0]
-    words = Words(torch.zeros(puzzle.kinds, dtype=torch.bool), sentences, puzzle.places > puzzle.kinds)
-    return Puzzled(judge, puzzle, words, one.gradient, torch.searchsorted(puzzle.vocabulary, ids))
+    scorer = CandidateScorer([problem], torch.tensor([labels]), [one.gradient], matcher)
+    ids = target.encode(texts).ids[problem.slots.free[0, 0]]
+    truth = torch.searchsorted(problem.vocabulary, ids)
+    return Scored(scorer, problem, TokenLayout.of(problem), one.gradient, truth)
 
 
 def test_rows_agree_where_the_text_is_right_and_nowhere_else() -> None:
-    one = judged(["the cat sat on a mat"], [1])
-    assert float(one.misfits(one.truth).max()) < 1e-6
+    one = scored(["the cat sat on a mat"], [1])
+    assert float(one.row_errors(one.truth).max()) < 1e-6
     wrong = one.truth[[1, 0, 2, 3, 4, 5]]
-    assert float(one.misfits(wrong).min()) > 0.01
+    assert float(one.row_errors(wrong).min()) > 0.01
 
 
 def test_a_sentence_that_is_right_is_left_alone() -> None:
-    one = judged(["the cat sat", "red dog ran on"], [1, 0])
+    one = scored(["the cat sat", "red dog ran on"], [1, 0])
     wrong = one.truth[[0, 1, 2, 6, 4, 5, 3]]
-    is_open = open_places(one.misfits(wrong), wrong, one.words.sentences)
+    is_open = open_places(one.row_errors(wrong), wrong, one.layout.sentences)
     assert is_open.tolist() == [False] * 3 + [True] * 4
-    assert all(torch.equal(tried[:3], one.truth[:3]) for tried in neighbours(wrong, 3, one.words, is_open))
+    assert all(torch.equal(tried[:3], one.truth[:3]) for tried in neighbours(wrong, 3, one.layout, is_open))
     found, loss = one.adjusted(wrong, rounds=5)
     assert torch.equal(found, one.truth)
     assert loss == pytest.approx(one.loss(one.truth), abs=1e-9)
 
 
 def test_shared_tokens_say_nothing_about_a_sentence() -> None:
-    one = judged(["the cat sat", "the dog ran on"], [1, 0])
+    one = scored(["the cat sat", "the dog ran on"], [1, 0])
     wrong = one.truth[[0, 1, 2, 6, 4, 5, 3]]
-    assert float(one.misfits(wrong)[0]) > 0.01, "the row of `the` is the sum of both"
-    assert open_places(one.misfits(wrong), wrong, one.words.sentences).tolist() == [False] * 3 + [True] * 4
+    assert float(one.row_errors(wrong)[0]) > 0.01, "the row of `the` is the sum of both"
+    assert open_places(one.row_errors(wrong), wrong, one.layout.sentences).tolist() == [False] * 3 + [True] * 4
 
 
 def test_scores_with_a_sentence_held_are_the_same() -> None:
-    one = judged(["the cat sat", "red dog ran on"], [1, 0])
+    one = scored(["the cat sat", "red dog ran on"], [1, 0])
     wrong = torch.stack([one.truth[[0, 1, 2, 6, 4, 5, 3]], one.truth[[0, 1, 2, 4, 3, 5, 6]]])
-    expected = one.judge.distances(wrong[None])
-    held = one.judge.with_fixed_sequences(one.truth[None], torch.tensor([1]))
+    expected = one.scorer.distances(wrong[None])
+    held = one.scorer.with_fixed_sequences(one.truth[None], torch.tensor([1]))
     assert torch.allclose(held.distances(wrong[None]), expected, rtol=1e-9)
-    assert torch.allclose(one.judge.answer({0: Scores(wrong, 1)})[0], expected, rtol=1e-9)
+    assert torch.allclose(one.scorer.answer({0: ScoreQuery(wrong, 1)})[0], expected, rtol=1e-9)
 
 
 def test_a_swap_between_sentences_is_found_and_undone() -> None:
-    one = judged(["the cat sat", "red dog ran on"], [1, 0])
+    one = scored(["the cat sat", "red dog ran on"], [1, 0])
     found, _ = one.adjusted(one.truth[[3, 1, 2, 0, 4, 5, 6]], rounds=5)
     assert torch.equal(found, one.truth)
 
 
 def test_a_run_of_tokens_in_the_wrong_place_is_put_right() -> None:
-    one = judged(["the big red cat sat on a mat . dog"], [1])
+    one = scored(["the big red cat sat on a mat . dog"], [1])
     found, _ = one.adjusted(one.truth[[5, 6, 7, 8, 9, 0, 1, 2, 3, 4]], rounds=20)
     assert torch.equal(found, one.truth)
 
 
 def test_a_token_that_is_repeated_too_often_becomes_another() -> None:
-    one = judged(["the cat sat on the mat"], [1])
+    one = scored(["the cat sat on the mat"], [1])
     wrong = one.truth.clone()
     wrong[4] = one.truth[1]  # "the cat sat on cat mat"
     found, _ = one.adjusted(wrong, rounds=5)
@@ -290,7 +292,7 @@ def many(batches: list[list[str]], preset: str = "paper", know: bool = True, **s
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack all victims together, as a GPU does."""
-    monkeypatch.setattr(edr_module, "ONE_BY_ONE", frozenset())
+    monkeypatch.setattr(grouping, "ONE_BY_ONE", frozenset())
 
 
 QUICK = {"temperature": "5", "iterations": "200", "starts": "3"}
@@ -306,7 +308,7 @@ def test_victims_find_side_by_side_what_each_finds_alone(
 ) -> None:
     settings = QUICK | ({} if know else {"attempts": "1", "iterations": "50"})
     alone = many(batches, preset, know, **settings)
-    monkeypatch.setattr(edr_module, "ONE_BY_ONE", frozenset())
+    monkeypatch.setattr(grouping, "ONE_BY_ONE", frozenset())
     together = many(batches, preset, know, **settings)
     assert [one.token_ids for one in together] == [one.token_ids for one in alone]
     assert [one.loss for one in together] == pytest.approx([one.loss for one in alone], rel=1e-6, abs=1e-9)
@@ -318,22 +320,22 @@ def test_victims_find_side_by_side_what_each_finds_alone(
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_no_more_victims_are_attacked_together_than_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     update, _ = sent(model(), ["dog"], [1])
-    room = 2.5 * edr_module.COPIES * sum(tensor.nbytes for tensor in update.tensors.values())
-    monkeypatch.setattr(edr_module, "free_bytes", lambda _: int(room))
+    room = 2.5 * grouping.COPIES * sum(tensor.nbytes for tensor in update.tensors.values())
+    monkeypatch.setattr(grouping, "free_bytes", lambda _: int(room))
     sizes: list[int] = []
-    matcher = edr_module.Matcher
+    matcher = group.Matcher
 
     def counted(target: Target, gradients: list[Any], *arguments: Any) -> Matcher:
         sizes.append(len(gradients))
         return matcher(target, gradients, *arguments)
 
-    monkeypatch.setattr(edr_module, "Matcher", counted)
+    monkeypatch.setattr(group, "Matcher", counted)
     many([["dog"], ["cat"], ["mat"], ["red"], ["big"]], **QUICK)
     assert sizes == [2, 2, 1]
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_victims_share_calls_and_leave_when_they_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_victims_share_calls_and_are_retired_when_they_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[int, int, int]] = []
     call = Matcher.__call__
 
@@ -369,8 +371,8 @@ def test_progress_of_victims_side_by_side_adds_up() -> None:
 
 @pytest.mark.parametrize("text", ["dog", "the cat sat on a mat", "a dog , a cat , a mat .", FORTY])
 def test_the_order_of_a_sentence_can_be_read_from_the_positions(text: str) -> None:
-    one = judged([text], [1])
-    read = read_places(one.puzzle, one.gradient, 2, torch.Generator().manual_seed(0))
+    one = scored([text], [1])
+    read = read_places(one.problem, one.gradient, 2, torch.Generator().manual_seed(0))
     assert torch.equal(read, one.truth.expand(2, -1))
 
 
@@ -383,9 +385,9 @@ def test_the_fast_preset_reads_it_and_searches_where_positions_are_hidden() -> N
     assert fast(target, update.with_tensors(shown), known).texts == ("the cat sat on a mat",)
 
 
-def test_who_stands_at_a_position_is_read_for_a_batch_but_not_in_which_sentence() -> None:
-    one = judged(["the cat sat on", "red dog ran big"], [1, 0])
-    read = read_places(one.puzzle, one.gradient, 8, torch.Generator().manual_seed(0))
+def test_the_words_of_a_position_are_read_for_a_batch_but_not_their_sentences() -> None:
+    one = scored(["the cat sat on", "red dog ran big"], [1, 0])
+    read = read_places(one.problem, one.gradient, 8, torch.Generator().manual_seed(0))
     for solution in read:
         columns = solution.view(2, 4).sort(dim=0).values
         assert torch.equal(columns, one.truth.view(2, 4).sort(dim=0).values)

@@ -1,4 +1,4 @@
-"""EDR: the attack, and the parts that it alone uses."""
+"""EDR: the attack (`attack.py`), and the parts of it that follow the sections of its paper."""
 
 from gradleak.attacks.edr.attack import Edr
 

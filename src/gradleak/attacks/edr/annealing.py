@@ -1,70 +1,88 @@
-"""What annealing is told of the texts of several victims (EDR, section 4.2)."""
+"""The annealing objective: scores, changes and follows the texts of several victims at once (EDR, section 4.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradleak.assignment.scoring import Judge, padded
-from gradleak.attacks.edr.state import Case
-from gradleak.attacks.edr.token_adjustment import Text, only_one
-from gradleak.attacks.edr.token_fusion import LexemeMoves
-from gradleak.search import Annealed
+from gradleak.assignment.scoring import CandidateScorer, padded
+from gradleak.attacks.edr.proposals import WordMoves
+from gradleak.attacks.edr.state import EdrState
+from gradleak.attacks.edr.token_adjustment import ScoredSolution, only_sentence
+from gradleak.search import Annealed, AnnealingTask, Schedule, anneal
 
 
-@dataclass(frozen=True)
-class Start:
-    """A text whose open places `[places]` are annealed."""
+def anneal_texts(
+    scorer: CandidateScorer, states: Sequence[EdrState], starts: int, schedule: Schedule, span: float
+) -> list[Annealed]:
+    """Anneal several starts of all victims in one batch; return the texts found for each victim.
 
-    case: Case
-    text: Text
-    is_open: Tensor
-
-    @property
-    def solution(self) -> Tensor:
-        """The text as a solution of its puzzle."""
-        return self.text.solution
-
-    def whole(self, states: Tensor) -> Tensor:
-        """Return solutions `[count, places]` with states `[count, length]` at the open places."""
-        solutions = self.solution.repeat(len(states), 1)
-        solutions[:, self.is_open] = states[:, : int(self.is_open.sum())]
-        return solutions
-
-
-class Heat:
-    """What annealing is told: it scores, changes and watches the texts of all victims together.
+    The first attempt starts from random texts. Later ones start from the best text: sentences that are right stay, and
+    the heat shuffles the words of the others.
 
     Args:
-        judge: of these texts' puzzles.
-        starts: the texts.
-        moves: changes what is open in them.
+        scorer: the distance of these victims' texts.
+        states: the victims' searches.
+        starts: how many starts each has.
+        schedule: how to anneal.
+        span: the largest difference of two distances.
+    """
+    moves = WordMoves([state.layout.select(state.is_open) for state in states])
+    objective = AnnealingObjective(scorer, states, moves)
+    found = anneal(
+        torch.stack([_starts(state, starts, moves) for state in states]),
+        AnnealingTask(
+            score=objective.score, propose=objective, span=span, watch=objective.watch, retire=objective.retire
+        ),
+        schedule,
+        [state.victim.generator for state in states],
+        tolerance=torch.tensor([state.tolerance for state in states], dtype=torch.float64),
+        deadline=states[0].history.deadline,
+    )
+    return [
+        Annealed(state.with_open_part(texts), losses)
+        for state, texts, losses in zip(states, found.states, found.losses, strict=True)
+    ]
+
+
+def _starts(state: EdrState, starts: int, moves: WordMoves) -> Tensor:
+    """Return the first states of a victim `[starts, length]`, filled up to the length of the longest."""
+    texts = state.draw_texts(starts) if bool(state.is_open.all()) else state.open_part().repeat(starts, 1)
+    return torch.nn.functional.pad(texts, (0, moves.length - texts.shape[1]), value=moves.filler)
+
+
+class AnnealingObjective:
+    """Score, change and follow the open places of the texts of several victims.
+
+    Args:
+        scorer: the distance of these victims' texts.
+        states: the victims' searches.
+        moves: changes the tokens at open places.
     """
 
-    def __init__(self, judge: Judge, starts: Sequence[Start], moves: LexemeMoves) -> None:
-        self._starts, self._moves = list(starts), moves
+    def __init__(self, scorer: CandidateScorer, states: Sequence[EdrState], moves: WordMoves) -> None:
+        self._states, self._moves = list(states), moves
         # One place more than a solution has takes the fillers.
-        self._solutions = torch.stack([padded(start.solution, judge.length + 1) for start in starts])
-        self._where = torch.full((len(starts), moves.length), judge.length)
-        for number, start in enumerate(starts):
-            places = start.is_open.nonzero().flatten()
+        self._solutions = torch.stack([padded(state.best.solution, scorer.length + 1) for state in states])
+        self._where = torch.full((len(states), moves.length), scorer.length)
+        for number, state in enumerate(states):
+            places = state.is_open.nonzero().flatten()
             self._where[number, : len(places)] = places
-        open_sequences = [only_one(s.case.words.sentences[s.is_open], judge.sequences) for s in starts]
-        alone = [number for number in open_sequences if number is not None]
-        # One sentence of each is left: what the others give is the same in all its texts.
-        held = len(alone) == len(starts)
-        self._judge = judge.with_fixed_sequences(self._solutions[:, :-1], torch.tensor(alone)) if held else judge
+        open_sentences = [only_sentence(s.layout.sentences[s.is_open], scorer.sequences) for s in states]
+        single = [number for number in open_sentences if number is not None]
+        # Where one sentence of each victim is left, the gradients of its other sentences are computed once.
+        fixed = len(single) == len(states)
+        self._scorer = scorer.with_fixed_sequences(self._solutions[:, :-1], torch.tensor(single)) if fixed else scorer
 
     def score(self, states: Tensor) -> Tensor:
         """Return the distances `[victims, starts]` of states `[victims, starts, length]`."""
-        return self._judge.distances(self._whole(states))
+        return self._scorer.distances(self._whole(states))
 
     @property
     def numbers(self) -> list[int]:
-        """How many random numbers a proposal takes for each victim."""
+        """How many random numbers a proposal needs for each victim."""
         return self._moves.numbers
 
     def __call__(self, states: Tensor, numbers: Tensor, heat: float) -> Tensor:
@@ -72,19 +90,20 @@ class Heat:
         return self._moves(states, numbers, heat)
 
     def watch(self, _: int, best: Annealed) -> None:
-        """Tell everyone's trail of the best text so far."""
+        """Record the best text of each victim so far in its history."""
         losses, nearest = best.losses.min(dim=1)
         solutions = self._whole(best.states[torch.arange(len(nearest)), nearest][:, None])[:, 0]
-        for start, solution, loss in zip(self._starts, solutions, losses.tolist(), strict=True):
-            start.case.trail.step(start.case.puzzle, solution[: len(start.solution)], loss)
+        for state, solution, loss in zip(self._states, solutions, losses.tolist(), strict=True):
+            state.record(ScoredSolution(solution[: len(state.best.solution)], loss))
 
-    def leave(self, going: Sequence[int]) -> None:
-        """Go on with some of the victims."""
-        self._starts = [self._starts[number] for number in going]
-        self._solutions, self._where = self._solutions[going], self._where[going]
-        self._judge, self._moves = self._judge.of(going), self._moves.of(going)
+    def retire(self, remaining: Sequence[int]) -> None:
+        """Continue with the remaining victims alone."""
+        self._states = [self._states[number] for number in remaining]
+        self._solutions, self._where = self._solutions[remaining], self._where[remaining]
+        self._scorer, self._moves = self._scorer.select(remaining), self._moves.select(remaining)
 
     def _whole(self, states: Tensor) -> Tensor:
+        """Return whole solutions `[victims, starts, places]`, with states at their open places."""
         count = states.shape[1]
         solutions, where = (own[:, None].expand(-1, count, -1) for own in (self._solutions, self._where))
         return solutions.scatter(2, where, states)[..., :-1]

@@ -1,40 +1,31 @@
-"""EDR: the words are read from the embeddings' gradient, their order is annealed, and misfits are moved."""
+"""EDR: read the words from the embeddings' gradient, anneal their order, and move tokens whose rows do not match."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from gradleak.assignment.history import Trail
-from gradleak.assignment.position_sums import read_places, shows_places
-from gradleak.assignment.problem import Puzzle
-from gradleak.assignment.scoring import Judge, Scores, Search, padded, side_by_side
+from gradleak.assignment.grouping import attacked_together, group_by_length
+from gradleak.assignment.history import SearchHistory
+from gradleak.assignment.position_sums import has_position_gradient, read_places
+from gradleak.assignment.reading import ReadVictim
+from gradleak.assignment.scoring import CandidateScorer, ScoreQuery, SearchRoutine, run_in_lockstep
 from gradleak.attacks.base import Attack, register
-from gradleak.attacks.edr.annealing import Heat, Start
-from gradleak.attacks.edr.state import Case, Progress, Quest
-from gradleak.attacks.edr.token_adjustment import Text, adjust, open_places
-from gradleak.attacks.edr.token_fusion import LexemeMoves, draw_lexemes
+from gradleak.attacks.edr.annealing import anneal_texts
+from gradleak.attacks.edr.group import VictimGroup, freeze_right_sentences
+from gradleak.attacks.edr.state import EdrState
+from gradleak.attacks.edr.token_adjustment import Adjustment, ScoredSolution, adjust
 from gradleak.exchange import Finding, Knowledge, Reporter, Update, Victim
 from gradleak.leakage.tokens import require_words
-from gradleak.matching import L2L1, Cosine, Distance, Matcher, free_bytes
-from gradleak.search import Annealed, Schedule, anneal
+from gradleak.matching import L2L1, Cosine, Distance
+from gradleak.search import Annealed, Schedule
+from gradleak.settings import setting
 from gradleak.targets import Target
 
-# A gradient that differs by less than this share is the same but for rounding; wrong orders differ ten times as much.
-SAME = 3e-3
 # Section 5.1: temperature, cooling rate and iterations by batch size.
 PUBLISHED = {1: (300.0, 0.95, 3_000), 2: (400.0, 0.99, 4_000), 4: (500.0, 0.99, 5_000)}
-# Victims of lengths up to each of these are attacked together: few groups keep a GPU busy, many leave out padding. On a
-# CPU they take turns: leaving one out of a call would copy the gradients of all the others.
-TOGETHER = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-ONE_BY_ONE = frozenset({"cpu"})
-COPIES = 40  # room for so many copies of a gradient makes a place for one more victim
 
 
 @register
@@ -44,15 +35,14 @@ class Edr(Attack):
 
     Section 4.1: tokens are the rows of the word embeddings' gradient that are not zero; pieces are fused to words.
     Section 4.2, algorithm 1: random sentences of them are annealed, judged by the cosine for one sentence and by
-    L2 + α · L1 for a batch. Section 4.3: of the best, tokens whose row differs from the observed one are moved, and
-    sentences whose rows agree are left alone. Section 3.5: what is not yet right may be attacked again (`attempts`).
+    L2 + α · L1 for a batch. Section 4.3: in the best of them, tokens whose row differs from the observed one are moved,
+    and sentences whose rows agree are not changed any more. Section 3.5: what is not right yet may be attacked again
+    (`attempts`).
 
-    Temperature, cooling rate and iterations are those of section 5.1 unless they are set. The paper does not say how
-    many starts there are, how long the tabu list is, how a misfit is moved, nor α (LAMP's is taken).
+    The paper leaves open how many starts there are, how long the tabu list is, how a token is moved, and α.
 
-    `positions` is not the paper's, and preset `fast` therefore a part of gradleak's own Mosaic: it reads the order from
-    the position embeddings' gradient, where it was sent.
-    On a GPU victims of about the same length are attacked side by side.
+    `positions` is not in the paper. Preset `fast`, which uses it, is a part of gradleak's own Mosaic. On a GPU victims
+    of similar length are attacked together.
     """
 
     name: ClassVar[str] = "edr"
@@ -60,35 +50,58 @@ class Edr(Attack):
     needs: ClassVar[tuple[str, ...]] = ("word-embedding gradients", "gradients of layers")
     classifiers_only: ClassVar[bool] = True  # a language model's output shares the word embeddings: all rows are used
     assumes: ClassVar[tuple[str, ...]] = ("labels", "lengths")
-    least: ClassVar[Mapping[str, float]] = {
-        "starts": 1,
-        "adjusted": 1,
-        "adjustments": 0,
-        "attempts": 1,
-        "lengths_tried": 1,
-    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
-        "fast": {"positions": True, "distance": "cosine", "attempts": 1, "iterations": 1_000.0},
+        "fast": {"positions": True, "distance": "cosine", "attempts": 1, "iterations": 1_000},
     }
 
-    temperature: float | None = None
-    cooling: float | None = None
-    iterations: float | None = None
-    failures: float = 0.1
-    starts: int = 4
-    tabu: int = 500
-    distance: Literal["published", "cosine", "l2+l1"] = "published"
-    alpha: float = 0.01
-    adjusted: int = 2
-    adjustments: int = 100
-    attempts: int = 2
-    positions: bool = False
-    lengths_tried: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.schedule(1)
+    temperature: float | None = setting(
+        None,
+        "first temperature of annealing; if not set, by batch size",
+        above=0,
+        paper="section 5.1: 300 for one sentence, 400 for two, 500 for four",
+    )
+    cooling: float | None = setting(
+        None,
+        "factor of the temperature after each iteration; if not set, by batch size",
+        above=0,
+        most=1,
+        paper="section 5.1: 0.95 for one sentence, 0.99 for more",
+    )
+    iterations: int | None = setting(
+        None,
+        "the most iterations of annealing; if not set, by batch size",
+        least=1,
+        paper="section 5.1: 3,000 for one sentence, 4,000 for two, 5,000 for four",
+    )
+    failures: float = setting(
+        0.1,
+        "a start ends after more rejected texts than this share of the iterations",
+        least=0,
+        paper="a tenth of the iterations",
+    )
+    starts: int = setting(4, "random texts that are annealed in parallel", least=1, paper="not given")
+    tabu: int = setting(
+        500,
+        "for how many iterations a text that any start has scored is not scored again",
+        least=1,
+        paper="length not given; the paper's list holds accepted texts alone",
+    )
+    distance: Literal["published", "cosine", "l2+l1"] = setting(
+        "published",
+        "distance of gradients: published is the cosine for one sentence and l2+l1 for a batch",
+        paper="section 4.2, equations 2 and 3",
+    )
+    alpha: float = setting(0.01, "weight of L1 in l2+l1", paper="not given; LAMP's value")
+    adjusted: int = setting(2, "how many of the best texts are adjusted after annealing", least=1, paper="section 4.3")
+    adjustments: int = setting(100, "the most moves by which a text is adjusted", least=0, paper="section 4.3")
+    attempts: int = setting(2, "how often what is not right is attacked", least=1, paper="section 3.5")
+    positions: bool = setting(
+        False, "read the order from the position embeddings' gradient first", paper="not in the paper (see mosaic)"
+    )
+    lengths_tried: int = setting(
+        8, "lengths to try where they are neither known nor shown by the position embeddings", least=1
+    )
 
     def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
         """Raise a GradleakError if the attack cannot work on this update."""
@@ -96,13 +109,13 @@ class Edr(Attack):
         require_words(self.name, target, update.tensors)
 
     def schedule(self, sequences: int) -> Schedule:
-        """Return how a batch of that size is annealed; a size that was not published as the next larger one."""
+        """Return the annealing schedule of a batch size; for one that was not published that of the next larger."""
         size = next((size for size in PUBLISHED if size >= sequences), max(PUBLISHED))
         temperature, cooling, iterations = PUBLISHED[size]
         return Schedule(
             temperature=temperature if self.temperature is None else self.temperature,
             cooling=cooling if self.cooling is None else self.cooling,
-            iterations=iterations if self.iterations is None else int(self.iterations),
+            iterations=iterations if self.iterations is None else self.iterations,
             failures=self.failures,
             tabu=self.tabu,
         )
@@ -114,157 +127,83 @@ class Edr(Attack):
         return L2L1(alpha=self.alpha, squared=False)
 
     def remarks(self) -> tuple[str, ...]:
-        """Say what is not the paper's."""
+        """Return a remark where the settings are not the paper's attack."""
         return ("edr:fast is gradleak's own mosaic, not EDR",) if self.positions else ()
 
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
-        """Search for the texts of victims of about the same length together."""
-        quests = [Quest.of(target, victim, self.lengths_tried, reporter.deadline) for victim in victims]
-        progress = Progress(reporter, [self._steps(quest) for quest in quests])
-        trails = [Trail(progress.of(number), 0, 1, steps) for number, steps in enumerate(progress.totals)]
+        """Read every victim, then search for the texts of victims of similar length together."""
+        read = [ReadVictim.read(target, victim, self.lengths_tried, deadline=reporter.deadline) for victim in victims]
+        steps = [self._steps(one) for one in read]
+        histories = [SearchHistory(part, total) for part, total in zip(reporter.split(steps), steps, strict=True)]
+        distance = self.judged_by(read[0].problems[0].sequences)
         found: dict[int, Finding] = {}
-        for members in _groups(target, quests):
-            some = [(quests[member], trails[member]) for member in members]
-            found |= zip(members, self._reconstruct(target, some), strict=True)
+        for members in group_by_length(target, [one.problems[0].length for one in read], victims[0].gradient):
+            group = VictimGroup(target, [read[n] for n in members], [histories[n] for n in members], distance)
+            for scorer, states in group.trials():
+                self._search(scorer, states)
+            found |= zip(members, group.findings(), strict=True)
         return [found[number] for number in range(len(victims))]
 
-    def _side_by_side(self, target: Target) -> bool:
-        return target.device.type not in ONE_BY_ONE
-
-    def _steps(self, quest: Quest) -> int:
-        iterations = self.schedule(quest.puzzles[0].sequences).iterations
-        return len(quest.puzzles) * (self.attempts * iterations + (self.attempts + 1) * self.adjusted)
-
-    def _reconstruct(self, target: Target, quests: Sequence[tuple[Quest, Trail]]) -> list[Finding]:
-        """Try lengths until a text gives the observed gradient; return the nearest."""
-        gradients = [quest.victim.gradient for quest, _ in quests]
-        deadline = quests[0][1].deadline
-        matcher = Matcher(target, gradients, self.judged_by(quests[0][0].puzzles[0].sequences)).until(deadline)
-        enough = [self._enough(matcher, gradient) for gradient in gradients]
-        found: list[list[tuple[Puzzle, Text]]] = [[] for _ in quests]
-        for length in range(max(len(quest.puzzles) for quest, _ in quests)):
-            going = [
-                number
-                for number, (quest, _) in enumerate(quests)
-                if length < len(quest.puzzles) and all(text.loss > enough[number] for _, text in found[number])
-            ]
-            if not going or (length and deadline.passed):
-                break
-            cases = [Case.of(*quests[number], length, enough[number]) for number in going]
-            judge = Judge(
-                [case.puzzle for case in cases],
-                torch.stack([quests[number][0].labels for number in going]),
-                [gradients[number] for number in going],
-                matcher.select(going),
-            )
-            for number, case, text in zip(going, cases, self._search(judge, cases), strict=True):
-                found[number].append((case.puzzle, text))
-        return [self._finding(*quest, own) for quest, own in zip(quests, found, strict=True)]
-
-    def _finding(self, quest: Quest, trail: Trail, found: Sequence[tuple[Puzzle, Text]]) -> Finding:
-        trail.finish()
-        puzzle, text = min(found, key=lambda pair: pair[1].loss)
-        return Finding(puzzle.sentences(text.solution), quest.labels.tolist(), text.loss, trail.snapshots, quest.notes)
-
-    def _search(self, judge: Judge, cases: Sequence[Case]) -> list[Text]:
-        """Anneal and adjust; then again what is not yet right, as long as there are attempts."""
-        best = side_by_side(judge, {number: self._first(case) for number, case in enumerate(cases)})
-        is_open = {number: torch.ones_like(case.words.sentences, dtype=torch.bool) for number, case in enumerate(cases)}
+    def _search(self, scorer: CandidateScorer, states: Sequence[EdrState]) -> None:
+        """Improve the best text of every state: anneal and adjust, then again what is not right yet (section 3.5)."""
+        deadline = states[0].history.deadline
+        for number, text in run_in_lockstep(scorer, {state.number: self._first(state) for state in states}).items():
+            states[number].best = text
         for _ in range(self.attempts):
-            going = [n for n, case in enumerate(cases) if best[n].loss > case.enough and bool(is_open[n].any())]
-            if not going or cases[0].trail.deadline.passed:
+            searched = [state for state in states if state.unsolved]
+            if not searched or deadline.passed:
                 break
-            starts = [Start(cases[n], best[n], is_open[n]) for n in going]
-            annealed = self._annealed(judge.of(going), starts)
-            searches = {n: self._adjusted(cases[n], found) for n, found in zip(going, annealed, strict=True)}
-            for number, text in side_by_side(judge, searches).items():
-                best[number] = min(best[number], text, key=lambda text: text.loss)
-            if cases[0].trail.deadline.passed:
+            selected = scorer.select([state.number for state in searched])
+            annealed = self._anneal(selected, searched)  # section 4.2, algorithm 1
+            routines = {state.number: self._adjust(state, own) for state, own in zip(searched, annealed, strict=True)}
+            for number, text in run_in_lockstep(scorer, routines).items():  # section 4.3
+                states[number].improve(text)
+            if deadline.passed:
                 break
-            misfits = judge.of(going).misfits(torch.stack([padded(best[n].solution, judge.length) for n in going]))
-            for number, own in zip(going, misfits, strict=True):
-                solution = best[number].solution
-                is_open[number] = open_places(own[: len(solution)], solution, cases[number].words.sentences)
-        return [best[number] for number in range(len(cases))]
+            freeze_right_sentences(selected, searched)
 
-    def _first(self, case: Case) -> Search[Text]:
-        """Return a random text, or what the position embeddings' gradient says about the order, adjusted."""
-        gradient = case.victim.gradient
-        if self.positions and shows_places(case.puzzle.target, gradient):
-            read = read_places(case.puzzle, gradient, self.starts, case.victim.generator)
-            losses = yield Scores(read)
-            return (yield from self._adjusted(case, Annealed(read, losses), placed=True))
-        solution = self._population(case)[0]
-        losses = yield Scores(solution[None])
-        text = Text(solution, float(losses))
-        case.trail.step(case.puzzle, *text)
+    def _first(self, state: EdrState) -> SearchRoutine[ScoredSolution]:
+        """Return a random text of the fused words, or (not the paper's) the one that the positions' gradient shows."""
+        gradient = state.victim.gradient
+        if self.positions and has_position_gradient(state.problem.target, gradient):
+            read = read_places(state.problem, gradient, self.starts, state.victim.generator)
+            losses = yield ScoreQuery(read)
+            return (yield from self._adjust(state, Annealed(read, losses), crossing=True))
+        solution = state.draw_texts(self.starts)[0]
+        losses = yield ScoreQuery(solution[None])
+        text = ScoredSolution(solution, float(losses))
+        state.record(text)
         return text
 
-    def _annealed(self, judge: Judge, starts: Sequence[Start]) -> list[Annealed]:
-        """Section 4.2: anneal several starts side by side; sentences that are right already stay as they are."""
-        moves = LexemeMoves([start.case.words.part(start.is_open) for start in starts])
-        # The sentences that are left keep their words; heat puts these in another order.
-        states = [
-            self._population(own.case) if bool(own.is_open.all()) else own.solution[own.is_open].repeat(self.starts, 1)
-            for own in starts
-        ]
-        filled = [torch.nn.functional.pad(own, (0, moves.length - own.shape[1]), value=moves.filler) for own in states]
-        heat = Heat(judge, starts, moves)
-        found = anneal(
-            torch.stack(filled),
-            heat.score,
-            heat,
-            self.schedule(judge.sequences),
-            [start.case.victim.generator for start in starts],
-            enough=torch.tensor([start.case.enough for start in starts], dtype=torch.float64),
-            span=2.0 if isinstance(self.judged_by(judge.sequences), Cosine) else math.inf,
-            watch=heat.watch,
-            leave=heat.leave,
-            deadline=starts[0].case.trail.deadline,
-        )
-        return [
-            Annealed(start.whole(states), losses)
-            for start, states, losses in zip(starts, found.states, found.losses, strict=True)
-        ]
+    def _anneal(self, scorer: CandidateScorer, states: Sequence[EdrState]) -> list[Annealed]:
+        """Algorithm 1 for several starts: returned is the best text of each, where the paper's returns the last."""
+        # A cosine distance is 2 at most: at the published temperatures most early steps are accepted in any case.
+        span = 2.0 if isinstance(self.judged_by(scorer.sequences), Cosine) else math.inf
+        return anneal_texts(scorer, states, self.starts, self.schedule(scorer.sequences), span)
 
-    def _adjusted(self, case: Case, found: Annealed, *, placed: bool = False) -> Search[Text]:
-        """Section 4.3: move what does not fit in the best texts that were found, and return the best of them."""
-        sequences, deadline = case.puzzle.sequences, case.trail.deadline
-        texts: list[Text] = []
+    def _adjust(self, state: EdrState, found: Annealed, *, crossing: bool = False) -> SearchRoutine[ScoredSolution]:
+        """Section 4.3: move the tokens with wrong rows in the best texts that were found; return the best result."""
+        how = Adjustment(
+            layout=state.layout,
+            sequences=state.problem.sequences,
+            rounds=self.adjustments,
+            tolerance=state.tolerance,
+            crossing=crossing,
+            deadline=state.history.deadline,
+        )
+        texts: list[ScoredSolution] = []
         for number in found.losses.argsort()[: self.adjusted].tolist():
-            start = Text(found.states[number], float(found.losses[number]))
-            text = yield from adjust(
-                case.words, start, self.adjustments, sequences, case.enough, placed=placed, deadline=deadline
-            )
+            text = yield from adjust(ScoredSolution(found.states[number], float(found.losses[number])), how)
             texts.append(text)
-            case.trail.step(case.puzzle, *text)
-            if text.loss <= case.enough:
+            state.record(text)
+            if text.loss <= state.tolerance:
                 break
         return min(texts, key=lambda text: text.loss)
 
-    def _population(self, case: Case) -> Tensor:
-        """Section 4.2: random texts of candidate words `[starts, places]`."""
-        tokens = case.puzzle.vocabulary.tolist()
-        generator = case.victim.generator
-        drawn = [draw_lexemes(case.lexemes, tokens, case.puzzle.places, generator) for _ in range(self.starts)]
-        number = {token: index for index, token in enumerate(tokens)}
-        return torch.tensor([[number[token] for word in words for token in word] for words in drawn])
+    def _side_by_side(self, target: Target) -> bool:
+        return attacked_together(target)
 
-    def _enough(self, matcher: Matcher, gradient: Mapping[str, Tensor]) -> float:
-        """Return the distance below which two gradients are the same but for rounding."""
-        if isinstance(matcher.distance, Cosine):
-            return SAME**2 / 2
-        tensors = [gradient[name].double() for name in matcher.parameters]
-        return SAME * sum(float(tensor.norm() + self.alpha * tensor.abs().sum()) for tensor in tensors)
-
-
-def _groups(target: Target, quests: Sequence[Quest]) -> list[list[int]]:
-    """Return which victims to attack together."""
-    if target.device.type in ONE_BY_ONE:
-        return [[number] for number in range(len(quests))]
-    groups: dict[int, list[int]] = {}
-    for number, quest in enumerate(quests):
-        groups.setdefault(bisect_left(TOGETHER, quest.puzzles[0].slots.ids.shape[-1]), []).append(number)
-    gradient = sum(tensor.nbytes for tensor in quests[0].victim.gradient.values())
-    most = max(1, free_bytes(target.device) // (COPIES * gradient))
-    return [members[first : first + most] for members in groups.values() for first in range(0, len(members), most)]
+    def _steps(self, read: ReadVictim) -> int:
+        """Return the most steps that the search for a victim's text takes."""
+        iterations = self.schedule(read.problems[0].sequences).iterations
+        return len(read.problems) * (self.attempts * iterations + (self.attempts + 1) * self.adjusted)

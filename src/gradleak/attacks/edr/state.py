@@ -1,91 +1,84 @@
-"""Victims whose texts are searched side by side: what each leaves to be found, and how far all are."""
+"""The state of EDR's search for the text of one victim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradleak.assignment.history import Trail
-from gradleak.assignment.problem import Puzzle, likeliest_labels, puzzles
-from gradleak.attacks.edr.token_fusion import Lexeme, Words, fuse, pieces_of_words
-from gradleak.exchange import Deadline, Reporter, Victim
-from gradleak.targets import Target
-
-Look = Callable[[], tuple[float, tuple[str, ...]]]
-
-
-@dataclass(frozen=True)
-class Quest:
-    """A victim, the puzzles that its update leaves, its labels, and notes on what was not told."""
-
-    victim: Victim
-    puzzles: Sequence[Puzzle]
-    labels: Tensor
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, target: Target, victim: Victim, lengths_tried: int, deadline: Deadline | None = None) -> Quest:
-        """Read from an update what can be read; as many lengths are tried at most."""
-        frames, notes = puzzles(target, victim, lengths_tried)
-        labels, more = likeliest_labels(target, victim, frames[0], deadline)
-        return cls(victim, frames, labels, (*notes, *more))
+from gradleak.assignment.history import SearchHistory
+from gradleak.assignment.problem import AssignmentProblem
+from gradleak.attacks.edr.proposals import TokenLayout
+from gradleak.attacks.edr.token_adjustment import ScoredSolution
+from gradleak.attacks.edr.token_fusion import FusedWord, draw_words, fuse
+from gradleak.exchange import Victim
 
 
-@dataclass(frozen=True)
-class Case:
-    """One puzzle under attack: what its words are, when it is solved, and who is told."""
+@dataclass
+class EdrState:
+    """The search for one victim's text of one assumed length.
 
-    victim: Victim
-    puzzle: Puzzle
-    words: Words
-    lexemes: Sequence[Lexeme]
-    enough: float
-    trail: Trail
-
-    @classmethod
-    def of(cls, quest: Quest, trail: Trail, number: int, enough: float) -> Case:
-        """Return one of a victim's puzzles, by its number."""
-        puzzle = quest.puzzles[number]
-        inside = puzzle.slots.free[0, 0].nonzero()[:, 0].cpu()
-        outside = torch.full((puzzle.places - len(inside),), puzzle.sequences)  # a place of no sentence
-        pieces = pieces_of_words(puzzle.target, puzzle.vocabulary)
-        words = Words(pieces, torch.cat([inside, outside]), puzzle.places > puzzle.kinds)
-        lexemes = fuse(puzzle.target, puzzle.vocabulary.tolist(), trail.deadline)
-        return cls(quest.victim, puzzle, words, lexemes, enough, trail)
-
-
-class Progress:
-    """Adds up the steps of victims that are attacked side by side.
-
-    Args:
-        reporter: told at every step of anyone.
-        totals: the most steps that each victim's search may take.
+    Attributes:
+        number: the problem's index in its scorer.
+        victim: the update under attack.
+        problem: tokens and places.
+        layout: its words and sentences.
+        words: the words that TokenFusion found.
+        tolerance: the distance below which two gradients are the same but for rounding.
+        history: follows the search.
+        best: the nearest solution so far.
+        is_open: True for places of sentences that are not right yet `[places]`.
     """
 
-    def __init__(self, reporter: Reporter, totals: Sequence[int]) -> None:
-        self.totals = totals
-        self._reporter, self._done = reporter, [0] * len(totals)
+    number: int
+    victim: Victim
+    problem: AssignmentProblem
+    layout: TokenLayout
+    words: Sequence[FusedWord]
+    tolerance: float
+    history: SearchHistory
+    best: ScoredSolution
+    is_open: Tensor
 
-    def of(self, number: int) -> Reporter:
-        """Return who listens to one victim's search."""
-        return _Share(self, number, self._reporter.deadline)
+    @classmethod
+    def begin(
+        cls, number: int, victim: Victim, problem: AssignmentProblem, tolerance: float, history: SearchHistory
+    ) -> EdrState:
+        """Return the state before the first solution: its words are fused (section 4.1), and all places are open."""
+        words = fuse(problem.target, problem.vocabulary.tolist(), history.deadline)
+        nothing = ScoredSolution(torch.zeros(problem.places, dtype=torch.long), float("inf"))
+        layout = TokenLayout.of(problem)
+        is_open = torch.ones_like(layout.sentences, dtype=torch.bool)
+        return cls(number, victim, problem, layout, words, tolerance, history, nothing, is_open)
 
-    def tell(self, number: int, step: int, look: Look) -> None:
-        """Take note of how far one search is, and tell how far all are."""
-        self._done[number] = step
-        self._reporter(sum(self._done), sum(self.totals), look)
+    @property
+    def unsolved(self) -> bool:
+        """Whether the gradient does not match yet, and there are sentences to be changed."""
+        return self.best.loss > self.tolerance and bool(self.is_open.any())
 
+    def improve(self, found: ScoredSolution) -> None:
+        """Keep a solution if it is nearer than the best so far."""
+        self.best = min(self.best, found, key=lambda text: text.loss)
 
-class _Share(Reporter):
-    """One victim's part of the progress."""
+    def record(self, found: ScoredSolution) -> None:
+        """Add one step, with the solution that it led to, to the history."""
+        self.history.step(self.problem, *found)
 
-    def __init__(self, progress: Progress, number: int, deadline: Deadline) -> None:
-        super().__init__(deadline=deadline)
-        self._progress, self._number = progress, number
+    def draw_texts(self, count: int) -> Tensor:
+        """Draw random texts of the fused words `[count, places]`."""
+        tokens = self.problem.vocabulary.tolist()
+        drawn = [draw_words(self.words, tokens, self.problem.places, self.victim.generator) for _ in range(count)]
+        number = {token: index for index, token in enumerate(tokens)}
+        return torch.tensor([[number[token] for word in words for token in word] for words in drawn])
 
-    def __call__(self, step: int, total: int, look: Look) -> None:
-        """Pass it on."""
-        self._progress.tell(self._number, step, look)
+    def open_part(self) -> Tensor:
+        """Return the best solution's tokens at the open places."""
+        return self.best.solution[self.is_open]
+
+    def with_open_part(self, states: Tensor) -> Tensor:
+        """Return the best solution with states `[count, length]` at the open places instead `[count, places]`."""
+        solutions = self.best.solution.repeat(len(states), 1)
+        solutions[:, self.is_open] = states[:, : int(self.is_open.sum())]
+        return solutions
