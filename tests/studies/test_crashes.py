@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from study_tools import alive, children, done, in_background, records, rows, small_study, until
 
 from gradleak.cli import main
-from gradleak.studies import InProcess, Processes, Study, run_study
+from gradleak.studies import InProcess, Processes, RunOptions, Study, run_study
 
 SLOW = {"name": "explode", "settings": {"seconds": 0.4}}  # the odd attack that is in order unless told otherwise
 
@@ -27,9 +26,9 @@ def _odd_attacks_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
-def drive(study: Study, path: Path, workers: int) -> None:
+def drive(study: Study, path: Path, workers: int, wait: bool = False) -> None:
     executor = Processes(workers, "cpu") if workers else InProcess("cpu")
-    run_study(study, path, executor=executor)
+    run_study(study, path, executor=executor, options=RunOptions(wait=wait))
 
 
 def kill(pids: list[int], chance: random.Random) -> None:
@@ -97,8 +96,7 @@ def test_a_waiting_driver_takes_over_when_the_first_is_killed(tmp_path: Path) ->
     path = tmp_path / "my.db"
     first = in_background(drive, study, path, 0, output=tmp_path / "first")
     until(lambda: done(path) > 0, "a cell is done")
-    wait: Callable[[], object] = lambda: run_study(study, path, executor=InProcess("cpu"), wait=True)  # noqa: E731
-    second = in_background(wait, output=tmp_path / "second")
+    second = in_background(drive, study, path, 0, True, output=tmp_path / "second")
     time.sleep(0.1)
     os.kill(first.pid, signal.SIGKILL)
     second.join(60)

@@ -9,7 +9,9 @@ import pytest
 from test_summary import attack_config, run, small_study, utility_config, write_study
 
 from gradleak.errors import GradleakError
-from gradleak.studies.report.plots import draw, find_panels, spread
+from gradleak.studies.report.panels import find_panels
+from gradleak.studies.report.placing import spread
+from gradleak.studies.report.plots import draw
 from gradleak.studies.report.summary import summarise
 
 STEPS = {"steps": 300}

@@ -63,8 +63,11 @@ WRONG_GRIDS: list[tuple[dict[str, object], str]] = [
     ),
     ({"preset": "papre"}, "grid 1, preset: unknown preset 'papre'; did you mean 'paper'?"),
     ({"attack": {"name": "tag", "settings": {"stpes": 3}}}, "unknown setting of tag 'stpes'; did you mean 'steps'?"),
-    ({"attack": {"name": "tag", "settings": {"budget": 0}}}, "settings, budget: takes a number above 0, not 0"),
-    ({"attack": {"name": "tag", "settings": {"budget": "1m"}}}, "settings, budget: takes a number above 0, not '1m'"),
+    ({"attack": {"name": "tag", "settings": {"budget": 0}}}, "attack, settings: budget must be above 0, not 0"),
+    (
+        {"attack": {"name": "tag", "settings": {"budget": "1m"}}},
+        "attack, settings: setting budget takes a number, not '1m'",
+    ),
     ({"attack": {"name": "tag", "settings": {"steps": "x"}}}, "setting steps takes a whole number, not 'x'"),
     ({"attack": {"name": "tag", "settings": 3}}, "grid 1, attack, settings: takes a table of hyperparameters, not 3"),
     ({"attack": {"name": "tag", "settings": {"steps": [3]}}}, "attack, settings, steps: takes text, a number, true or"),

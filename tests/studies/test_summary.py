@@ -15,10 +15,12 @@ import pytest
 import typer
 
 from gradleak.cli import app as command_line
-from gradleak.cli.commands.study_show import _fitting, show
+from gradleak.cli.commands.study_show import fitting_columns, show
 from gradleak.errors import GradleakError
 from gradleak.studies.records.store import BATCHES, TABLES
-from gradleak.studies.report.summary import CONDITIONS, bootstrap, in_words, summarise
+from gradleak.studies.report.conditions import CONDITIONS, in_words
+from gradleak.studies.report.intervals import bootstrap
+from gradleak.studies.report.summary import summarise
 
 Config = dict[str, Any]
 
@@ -398,9 +400,9 @@ def test_quiet_prints_the_table_alone(study: Path, capsys: pytest.CaptureFixture
 def test_narrow_terminal_leaves_out_what_is_missed_least() -> None:
     titles = ["attack", "n", "R-1", "exact %", "seconds", "accuracy"]
     cells = [["tag", "8", "59.0 (49–68)", "0.0", "1.50", "75.0 %"]]
-    assert _fitting(titles, cells, 80) == [0, 1, 2, 3, 4, 5]
-    assert _fitting(titles, cells, 50) == [0, 1, 2, 3, 4]
-    assert _fitting(titles, cells, 10) == [0, 1, 2]
+    assert fitting_columns(titles, cells, 80) == [0, 1, 2, 3, 4, 5]
+    assert fitting_columns(titles, cells, 50) == [0, 1, 2, 3, 4]
+    assert fitting_columns(titles, cells, 10) == [0, 1, 2]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

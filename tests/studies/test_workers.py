@@ -11,9 +11,9 @@ import pytest
 from study_tools import children, records, rows, small_study
 
 from gradleak.errors import GradleakError
-from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
+from gradleak.studies import Event, Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
 from gradleak.studies.execution import executors
-from gradleak.studies.execution.driver import Event, Moved
+from gradleak.studies.execution.events import Moved
 from gradleak.studies.execution.executors import Worker
 
 
