@@ -130,13 +130,6 @@ def test_a_study_is_named_after_its_file_unless_it_says_otherwise(tmp_path: Path
     assert load_study(write_study(tmp_path, "name = 'other'", table("grid", GRID))).name == "other"
 
 
-@pytest.mark.parametrize("name", ready_studies())
-def test_every_ready_study_can_be_read(name: str) -> None:
-    study = load_study(name)
-    assert study.title
-    study.cells()
-
-
 def test_what_a_ready_study_lacks_is_left_out_and_named() -> None:
     source = table("grid", GRID | {"attack": ["tag", "not-yet"], "defense": [[], ["later:1"], ["noise:1", "later:2"]]})
     study = read(source, ready=True)

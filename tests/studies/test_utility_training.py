@@ -99,7 +99,7 @@ def test_frozen_embeddings_stay_as_they_are(
     models = []
     original = utility._copied
     monkeypatch.setattr(utility, "_copied", lambda target: models.append(original(target)) or models[-1])
-    training = replace(LEARNING, embeddings=embeddings)
+    training = FineTuning(lr=5e-3, batch_size=60, epochs=1, embeddings=embeddings)
     measure_utility(target, TRAIN, TEST, training=training, defenses=defenses)
     changed = {
         name for name, tensor in models[0].parameters.items() if not torch.equal(tensor, target.parameters[name])
@@ -119,8 +119,9 @@ def test_privacy_loss_is_that_of_opacus_for_these_steps(batch_size: int) -> None
     assert found.epsilon == epsilon(0.05 * size / 0.5, size / 100, found.steps)
 
 
-@pytest.mark.parametrize("family", FAMILY_NAMES)
-@pytest.mark.parametrize("together", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("family", "together"), [("bert", 1), ("bert", 100), *((family, 3) for family in FAMILY_NAMES)]
+)
 def test_updates_of_examples_are_those_of_a_client(family: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target(family)
     sent = Client(target, embeddings="trained").sent_parameters
