@@ -71,6 +71,7 @@ def test_new_weights_under_the_same_path_take_the_place_of_the_old_results(tmp_p
     assert rows(path, "SELECT DISTINCT model_hash FROM cells") != before
     assert rows(path, "SELECT count(*) FROM cells") == [(2,)]
     assert rows(path, "SELECT count(*) FROM sentences") == [(4,)]
+    assert rows(path, "SELECT count(*) FROM batches") == [(2,)]
     assert rerun(study, path, keep_old=True) == (0, {})
 
 

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -362,6 +364,15 @@ def test_csv_holds_every_condition_and_score(study: Path, capsys: pytest.Capture
     assert set(CONDITIONS) <= set(rows[0])
     assert float(rows[0]["rouge1_low"]) <= float(rows[0]["rouge1"]) <= float(rows[0]["rouge1_high"])
     assert {row["mcc"] for row in rows} == {"0.5", "0.25"}
+
+
+def test_data_are_shown_without_waiting_for_torch(study: Path) -> None:
+    code = (
+        "import sys; from gradleak.cli import main; main(['study', 'show', sys.argv[1], '--format', sys.argv[2]]); "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    for name in ("csv", "json"):
+        subprocess.run([sys.executable, "-c", code, str(study), name], check=True, capture_output=True)
 
 
 def test_json_is_complete(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,12 +172,16 @@ class _Run:
             self._enqueue(cell, found)
         # Cells that never failed come first: one that kills its worker must not do so at the start of every run.
         self.waiting = deque(sorted(self.waiting, key=lambda cell: self._attempts(cell)))
+        self._mark_stale(reasons, records)
+        return tuple((why, count) for why, count in again.most_common() if count)
+
+    def _mark_stale(self, reasons: Mapping[str, str], records: Mapping[str, Sequence[CellRecord]]) -> None:
+        """Record why records are stale, and keep the marks of records that belong to no cell of this run."""
         settings = {cell.setting for cell in self.cells}
         others = {record.id for name, some in records.items() if name not in settings for record in some}
-        earlier = json.loads(self.store.meta().get("stale", "{}"))
+        earlier: dict[str, str] = json.loads(self.store.meta().get("stale", "{}"))
         kept = {name: why for name, why in earlier.items() if name in others}
-        self.store.describe({"stale": json.dumps(kept | reasons)})
-        return tuple((why, count) for why, count in again.most_common() if count)
+        self.store.describe({"stale": json.dumps({**kept, **reasons})})
 
     def _enqueue(self, cell: Cell, record: CellRecord | None) -> None:
         """Add a cell to the waiting or the failed ones, unless its record is a finished one."""

@@ -172,7 +172,12 @@ class Store:
             self._connection.execute("DELETE FROM cells WHERE status = 'failed'")
 
     def _delete(self, ids: Sequence[str]) -> None:
-        for table, column in (("sentences", "cell_id"), ("utility", "cell_id"), ("cells", "id")):
+        for table, column in (
+            ("sentences", "cell_id"),
+            ("batches", "cell_id"),
+            ("utility", "cell_id"),
+            ("cells", "id"),
+        ):
             self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(name,) for name in ids])
 
     def _put(self, cell: Cell, status: str, error: str | None, attempts: int, outcome: Outcome | None) -> None:

@@ -115,7 +115,7 @@ def read_study(path: Path) -> RecordedStudy:
 
 def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[SqlRow], list[SqlRow]]:
     """Return cells, facts, sentences, batches and trainings, all in one transaction."""
-    # Without a write-ahead log nobody writes: opened as immutable, SQLite leaves no files of its own beside it.
+    # Without a write-ahead log nobody writes the file: opened as immutable, SQLite creates no further files.
     written = path.with_name(f"{path.name}-wal").exists()
     columns = "id, kind, config, status, error, seconds, version"
     order = "ORDER BY cell_id, batch, position"
