@@ -488,9 +488,9 @@ def big_study(path: Path, cells: int = 10_000) -> Path:
 
 def test_ten_thousand_cells_are_shown_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = big_study(tmp_path / "big.db")
-    started = time.perf_counter()
+    started = time.process_time()  # not the clock's: other programs may run beside the tests
     text = run(capsys, path)
-    assert time.perf_counter() - started < 10  # about one second on a free core; a slow machine gets ten
+    assert time.process_time() - started < 10  # about one second; a slow machine gets ten
     assert len(text.splitlines()) > 2_000
 
 

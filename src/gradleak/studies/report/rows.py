@@ -90,17 +90,18 @@ def merge_cells(study: RecordedStudy, by: Sequence[str]) -> list[Row]:
     Rows compared with each other are adjacent: attacks, then defenses, then batch sizes.
     """
     groups = _Groups.of(study.of_kind("attack"), by)
+    group_of = groups.of_cell
     batch_of: dict[tuple[Any, int], int] = {}
     kept = [
-        (groups.of_cell[cell], batch_of.setdefault((cell, batch), len(batch_of)), *scores)
+        (group_of[cell], batch_of.setdefault((cell, batch), len(batch_of)), *scores)
         for cell, batch, *scores in study.sentences
-        if cell in groups.of_cell
+        if cell in group_of
     ]
     table = np.array(kept, dtype=np.float64).reshape(len(kept), 2 + len(SCORE_NAMES))
     table = table[np.argsort(table[:, 0], kind="stable")]
     counts = np.bincount(table[:, 0].astype(np.int64), minlength=len(groups.members))
     estimates = bootstrap(table[:, 2:], counts, table[:, 1].astype(np.int64))
-    counted = _batch_counts(groups.of_cell, batch_of, study.batches)
+    counted = _batch_counts(group_of, batch_of, study.batches)
     rows = [
         Row(
             conditions=groups.conditions[number],
