@@ -49,7 +49,7 @@ def kill_at_random(driver: Any, path: Path, chance: random.Random) -> None:
     workers = children(driver.pid)
     os.kill(driver.pid, signal.SIGKILL)
     driver.join()
-    until(lambda: not any(map(alive, workers)), "the workers of a dead driver end", limit=20)
+    until(lambda: not any(map(alive, workers)), "the workers of a dead driver end")  # once they have imported all
 
 
 @pytest.mark.slow
