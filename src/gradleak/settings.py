@@ -18,10 +18,6 @@ from gradleak.errors import GradleakError, unknown_name
 
 _KEY = "gradleak.setting"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_READERS: Mapping[type, Callable[[str], Any]] = {
-    bool: lambda text: _BOOLEANS[text.lower()],
-    int: lambda text: _whole(text),
-}
 _KINDS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
