@@ -13,7 +13,7 @@ import pytest
 from gradleak.defenses.base import DEFENSES
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
-from gradleak.studies.execution.worker import Workshop
+from gradleak.studies.execution.worker import JobRunner
 
 PLUGIN = """
 from gradleak.defenses.base import register
@@ -78,7 +78,7 @@ def test_a_worker_finds_the_plugins_of_its_driver(here: Path, monkeypatch: pytes
     monkeypatch.chdir(here.parent)
     with pytest.raises(GradleakError, match="GRADLEAK_PLUGINS names 'murmuring', which cannot be imported"):
         load_plugins()
-    Workshop("cpu", str(here)).run(None)  # type: ignore[arg-type]  # plugins come before the job
+    JobRunner("cpu", str(here)).run(None)  # type: ignore[arg-type]  # plugins come before the job
     assert "murmur" in DEFENSES
 
 

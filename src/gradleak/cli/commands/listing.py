@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.parse import check_output
+from gradleak.cli.options.shared import JsonFile, Quiet
 from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.screen import Screen
 from gradleak.errors import unknown_name
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 Kind = Annotated[str, typer.Argument(metavar="attacks|models|datasets|defenses|studies", help="What to list.")]
 
 
-def show(kind: Kind, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> None:
+def show(kind: Kind, json_file: JsonFile = None, quiet: Quiet = False) -> None:
     """List attacks, models, datasets, defenses or ready studies, with what one wants to know before using them."""
     if kind not in LISTS:
         raise unknown_name("list", kind, LISTS)

@@ -24,7 +24,7 @@ import torch
 
 from gradleak.errors import GradleakError
 from gradleak.exchange import Progress
-from gradleak.studies.execution.worker import Job, Workshop
+from gradleak.studies.execution.worker import Job, JobRunner
 from gradleak.studies.records.outcome import Failure, Outcome
 from gradleak.targets import resolve_device
 
@@ -68,7 +68,7 @@ class InProcess(Executor):
 
     def __init__(self, device: str = "auto") -> None:
         resolve_device(device)  # refuses one that is not here, before every cell fails on it
-        self._workshop = Workshop(device)
+        self._workshop = JobRunner(device)
         self._jobs: deque[Job] = deque()
 
     def submit(self, job: Job) -> None:
@@ -195,7 +195,7 @@ def _serve(line: Connection, device: str, threads: int) -> None:
     """Do jobs until the line ends; what a worker process runs."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    workshop = Workshop(device)
+    workshop = JobRunner(device)
     line.send(READY)
     while True:
         try:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from gradleak.errors import GradleakError, missing_extra
 from gradleak.plugins import VARIABLE
 from gradleak.studies.execution.executors import Executor, Moved, Result
-from gradleak.studies.execution.worker import Job, Workshop, in_one_line
+from gradleak.studies.execution.worker import Job, JobRunner, in_one_line
 from gradleak.studies.records.outcome import Failure, Outcome
 
 LOCAL = "local"
@@ -102,7 +102,7 @@ def _reach(address: str) -> None:
         raise GradleakError(f"no Ray cluster at {address}: {error}") from None
 
 
-_workshops: dict[str, Workshop] = {}  # Ray keeps its worker processes; a model stays loaded in each
+_workshops: dict[str, JobRunner] = {}  # Ray keeps its worker processes; a model stays loaded in each
 
 
 def _do(job: Job, device: str, plugins: str, folder: str) -> Outcome | Failure:
@@ -111,4 +111,4 @@ def _do(job: Job, device: str, plugins: str, folder: str) -> Outcome | Failure:
 
     torch.set_num_threads(1)
     os.environ[VARIABLE] = plugins
-    return _workshops.setdefault(device, Workshop(device, folder)).run(job)
+    return _workshops.setdefault(device, JobRunner(device, folder)).run(job)
