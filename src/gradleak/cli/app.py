@@ -53,7 +53,7 @@ app.command(
 app.command(epilog="Example: gradleak capture 'the patient was given ten milligrams' -o update.safetensors")(
     capture.capture
 )
-app.command("list", epilog="Example: gradleak list attacks")(listing.show)
+app.command("list", epilog="Example: gradleak list attacks; gradleak list attacks lamp")(listing.show)
 app.add_typer(invert.app)
 app.add_typer(study.app)
 

@@ -133,9 +133,9 @@ def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, An
     plan = AttackPlan.simulate(attack, target, scenario, seed=cell.seed, budget=cell.attack.budget)
     sentences: list[Sentence] = []
     batches: list[BatchRecord] = []
-    # A cell is one group (`batches_per_cell` makes it larger) unless its updates are too large together, and groups never
-    # span cells. The worker's number of threads stays. Both affect rounding, and results must not depend on how a study
-    # was interrupted and resumed.
+    # A cell is one group unless its updates are too large together; `batches_per_cell` of the study makes it larger. No
+    # group spans cells, and the worker's number of threads stays: both affect rounding, and results must not depend on
+    # how a study was interrupted and resumed.
     for group in run_plan(plan, lambda _: nullcontext(listener), max_group=plan.count):
         for result in group:
             sentences += _sentences(len(batches), result)
