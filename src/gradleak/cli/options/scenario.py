@@ -158,16 +158,16 @@ class ModelChoice:
             raise GradleakError("--model takes a name, a directory or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
-        told = max(2, num_labels) if num_labels else None
+        needed = max(2, num_labels) if num_labels else None
         own = None
-        if told and task == "classification" and not self.random_weights:
+        if needed and task == "classification" and not self.random_weights:
             own = trained_classes(model, trust_remote_code=self.trust_remote_code)
         new_head = self.new_head
         if origin is not None and origin.trained_head is not None:  # the file says which head the client had
             new_head = new_head or not origin.trained_head
         elif origin is not None:
-            new_head = new_head or own not in (None, told)
-        classes = told if new_head or own is None else None
+            new_head = new_head or own not in (None, needed)
+        classes = needed if new_head or own is None else None
         spec = TargetSpec(
             model,
             classes if self.num_labels is None else self.num_labels,
