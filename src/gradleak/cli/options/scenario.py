@@ -147,7 +147,6 @@ class ModelChoice:
                 also gives the head's seed; `--seed` is then the attack's.
         """
         from gradleak.audit.scenario import TargetSpec
-        from gradleak.targets import trained_classes
 
         device = parse_device(self.device)
         if origin is not None:
@@ -158,16 +157,7 @@ class ModelChoice:
             raise GradleakError("--model takes a name, a directory or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
-        needed = max(2, num_labels) if num_labels else None
-        own = None
-        if needed and task == "classification" and not self.random_weights:
-            own = trained_classes(model, trust_remote_code=self.trust_remote_code)
-        new_head = self.new_head
-        if origin is not None and origin.trained_head is not None:  # the file says which head the client had
-            new_head = new_head or not origin.trained_head
-        elif origin is not None:
-            new_head = new_head or own not in (None, needed)
-        classes = needed if new_head or own is None else None
+        classes, new_head = self._head(model, task, max(2, num_labels) if num_labels else None, origin)
         spec = TargetSpec(
             model,
             classes if self.num_labels is None else self.num_labels,
@@ -176,6 +166,27 @@ class ModelChoice:
             new_head or None,
         )
         return spec.load(seed, device, allow_pickle=self.allow_pickle, trust_remote_code=self.trust_remote_code)
+
+    def _head(self, model: str, task: str, needed: int | None, origin: Origin | None) -> tuple[int | None, bool]:
+        """Return the number of classes of a new classifier, and whether it replaces a trained one.
+
+        Args:
+            model: the model's name.
+            task: its task.
+            needed: number of classes that the private text or the captured update needs, if known.
+            origin: the model of a captured update.
+        """
+        from gradleak.targets import trained_classes
+
+        own = None
+        if needed and task == "classification" and not self.random_weights:
+            own = trained_classes(model, trust_remote_code=self.trust_remote_code)
+        new_head = self.new_head
+        if origin is not None and origin.trained_head is not None:  # the file says which head the client had
+            new_head = new_head or not origin.trained_head
+        elif origin is not None:
+            new_head = new_head or own not in (None, needed)
+        return needed if new_head or own is None else None, new_head
 
 
 @dataclass(frozen=True)
