@@ -26,9 +26,19 @@ from torch import Tensor
 from gradleak.attacks import Tag, Victim
 from gradleak.defenses import Defense, defend_each, parse_defense
 from gradleak.exchange import Knowledge, Update
-from gradleak.inversion import PAPER, AuxiliaryText, Course, Examples, Learner, PseudoText, Recipe, Stream
-from gradleak.inversion.learner import best_orders, take_order
-from gradleak.inversion.streams import Shape, cut_texts, mixed, random_stream
+from gradleak.inversion import (
+    PAPER,
+    AuxiliaryText,
+    GradientSource,
+    InverterTrainer,
+    JointTraining,
+    PseudoText,
+    Recipe,
+    Stream,
+)
+from gradleak.inversion.sentence_order import best_orders, take_order
+from gradleak.inversion.streams import Shape, cut_texts, mixed, training_stream
+from gradleak.inverters.storage import save_inverter
 from gradleak.matching import L2L1, Distance, Sign
 from gradleak.optimisation.descent import Guess
 from gradleak.priors import marginal_of_tokens
@@ -105,7 +115,9 @@ class Data:
         size = min(arguments.auxiliary, len(self.inside.ids) + len(self.outside.ids))
         share = len(self.inside.ids) / size
         tokens = mixed(self.inside, self.outside, share, size, arguments.seed)
-        return AuxiliaryText(tokens, seed=arguments.seed, words=f"valid and other text, {100 * share:.0f} % valid")
+        return AuxiliaryText(
+            tokens, seed=arguments.seed, description=f"valid and other text, {100 * share:.0f} % valid"
+        )
 
 
 def _private(target: Target, arguments: argparse.Namespace) -> Tensor:
@@ -118,7 +130,7 @@ def _private(target: Target, arguments: argparse.Namespace) -> Tensor:
 class _Fixed(Stream):
     """The private samples, in order."""
 
-    pseudo, words = False, "private samples"
+    pseudo, description = False, "private samples"
 
     def __init__(self, ids: Tensor) -> None:
         self.ids, self.size = ids, len(ids)
@@ -176,40 +188,40 @@ def _train(
     steps = chunks * -(-arguments.chunk // arguments.batch)
     began = time.perf_counter()
     recipes = [_recipe(arguments, defense) for defense in names.values()]
-    learners = [Learner.fresh(target, recipe, stream, steps) for recipe in recipes]
-    course = Course(target, learners, stream, _Fixed(private), len(private) // arguments.sequences)
+    trainers = [InverterTrainer.fresh(target, recipe, stream, steps) for recipe in recipes]
+    training = JointTraining(target, trainers, stream, _Fixed(private), len(private) // arguments.sequences)
     started = time.perf_counter()
     print(
-        f"prepared in {started - began:.1f} s; features {[x.inverter.reduction.features for x in learners]}", flush=True
+        f"prepared in {started - began:.1f} s; features {[x.inverter.reduction.features for x in trainers]}", flush=True
     )
     curve: list[tuple[int, float, list[float]]] = []
     for number in range(chunks):
-        course.learn(number)
+        training.train(number)
         if number % max(1, chunks // 12) == 0 or number == chunks - 1:
-            found = course.accuracies()
+            found = training.accuracies()
             seconds = time.perf_counter() - started
             curve.append(((number + 1) * arguments.chunk, seconds, found))
             words = "  ".join(f"{name} {value:.2f}" for name, value in zip(names, found, strict=True))
             print(f"{curve[-1][0]:>9,} samples {seconds:6.1f} s  {words}", flush=True)
     rows = {}
-    for place, (name, learner) in enumerate(zip(names, learners, strict=True)):
-        features, ids, _ = course.tests[place]
+    for place, (name, trainer) in enumerate(zip(names, trainers, strict=True)):
+        test = training.tests[place]
         with torch.no_grad():
-            logits = learner.inverter(features)
-            answers = take_order(logits.argmax(dim=-1), best_orders(logits, ids))
+            logits = trainer.inverter(test.features)
+            answers = take_order(logits.argmax(dim=-1), best_orders(logits, test.ids))
         if arguments.save:
-            learner.finished(chunks * arguments.chunk, curve[-1][2][place])
-            learner.inverter.save(Path(arguments.save) / name.replace(" ", "-").replace(":", "-"))
+            trainer.record_result(chunks * arguments.chunk, curve[-1][2][place])
+            save_inverter(trainer.inverter, Path(arguments.save) / name.replace(" ", "-").replace(":", "-"))
         rows[name] = {
-            "settings": repr(learner.recipe),
-            "features": learner.inverter.reduction.features,
-            "weights": sum(p.numel() for p in learner.inverter.parameters()),
-            "kept": list(learner.inverter.card.parameters) if arguments.reduction == "keep" else "all",
+            "settings": repr(trainer.recipe),
+            "features": trainer.inverter.reduction.features,
+            "weights": sum(p.numel() for p in trainer.inverter.parameters()),
+            "kept": list(trainer.inverter.card.parameters) if arguments.reduction == "keep" else "all",
             "samples": chunks * arguments.chunk,
             "seconds": curve[-1][1],
             "side_by_side": len(names),
             "curve": [(samples, round(seconds, 1), values[place]) for samples, seconds, values in curve],
-            "references": ids.flatten(0, 1).tolist(),
+            "references": test.ids.flatten(0, 1).tolist(),
             "reconstructions": answers.flatten(0, 1).tolist(),
         }
     return rows
@@ -247,8 +259,8 @@ def _tag(target: Target, arguments: argparse.Namespace) -> None:
         name = f"{arguments.name}tag {defense}"
         if name in document["rows"]:
             continue
-        chunk = Examples(target, _Fixed(private), names).make(0, len(private))
-        sent = defend_each(chunk.gradients, _parse(defense), random_stream(target.device, arguments.seed, "tag"))
+        chunk = GradientSource(target, _Fixed(private), names).make(0, len(private))
+        sent = defend_each(chunk.gradients, _parse(defense), training_stream(target.device, arguments.seed, "tag"))
         updates = [Update({name: tensor[row] for name, tensor in sent.items()}) for row in range(len(private))]
         attack = AdaptedTag(defense=defense, steps=arguments.tag_steps, lr=arguments.tag_lr, linear=True)
         started = time.perf_counter()
@@ -281,23 +293,23 @@ def _speed(target: Target, arguments: argparse.Namespace) -> None:
         "hash, words, batch 64": replace(PAPER, chunk=count, output="words"),
         f"ours, batch {arguments.batch}": _recipe(arguments, "none"),
     }
-    every = Examples(target, stream, recipes["paper, batch 64"].sent(target))
+    every = GradientSource(target, stream, recipes["paper, batch 64"].sent(target))
     found: dict[str, float] = {"drawing tokens": _clock(partial(stream.draw, 1, count))}
     found["gradients of all parameters"] = _clock(partial(every.make, 1, count))
     chunk = every.make(1, count)
     for defense in DEFENSES[1:]:
-        random = random_stream(target.device, 0, "speed")
+        random = training_stream(target.device, 0, "speed")
         found[f"defense {defense}"] = _clock(partial(defend_each, chunk.gradients, _parse(defense), random))
     whole = {}
     for name, recipe in recipes.items():
-        learner = Learner.fresh(target, recipe, stream, 10_000)
-        found[f"{name}: reducing"] = _clock(partial(learner.features, chunk, 1))
-        features = learner.features(chunk, 1)
-        found[f"{name}: learning"] = _clock(partial(learner.learn, features, chunk.ids))
-        course = Course(target, [learner], stream, stream, 64)
-        seconds = _clock(partial(course.learn, 2))
+        trainer = InverterTrainer.fresh(target, recipe, stream, 10_000)
+        found[f"{name}: reducing"] = _clock(partial(trainer.features, chunk, 1))
+        features = trainer.features(chunk, 1)
+        found[f"{name}: learning"] = _clock(partial(trainer.train, features, chunk.ids))
+        training = JointTraining(target, [trainer], stream, stream, 64)
+        seconds = _clock(partial(training.train, 2))
         whole[name] = count / seconds
-        del learner, course, features
+        del trainer, training, features
     document = {"device": _device_name(target), "chunk": count, "milliseconds": {}, "samples_per_second": whole}
     document["milliseconds"] = {name: 1e3 * seconds for name, seconds in found.items()}
     for name, seconds in found.items():

@@ -4,8 +4,8 @@
 
 DIR holds the sets as tab-separated files with a header `label<TAB>text`: `NAME/train.tsv` (and
 `banking77/test.tsv`) and `lamp_selection/NAME.tsv`, the sentences that LAMP and GRAB report on. The
-samples start with those, so that a user sees the numbers of the papers on the papers' sentences. The
-same DIR always gives the same samples.
+samples start with those, to compare results with the papers' on the same sentences. The same DIR
+always gives the same samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 SIZE = 100
 SEED = 101  # the seed of LAMP's own selection
-FROM_PAPERS = 64  # how many sentences of SST-2 and Rotten Tomatoes the papers report on
+FROM_PAPERS = 64  # sentences of SST-2 and Rotten Tomatoes that the papers report on
 FEWEST_WORDS = 4
 OUT = Path(__file__).resolve().parents[1] / "src" / "gradleak" / "assets" / "datasets"
 
@@ -33,7 +33,7 @@ def read(path: Path) -> list[Example]:
 
 
 def without_repeats(examples: Iterable[Example], taken: Iterable[Example] = ()) -> list[Example]:
-    """Drop examples whose text came before, here or in `taken`."""
+    """Drop examples whose text repeats an earlier one or one in `taken`, ignoring case."""
     seen = {text.casefold() for _, text in taken}
     kept = []
     for label, text in examples:
@@ -49,7 +49,7 @@ def cola(data: Path) -> list[Example]:
 
 
 def selection_and_more(data: Path, name: str) -> list[Example]:
-    """Return the papers' selection, filled up with longer sentences drawn from the training set."""
+    """Return the papers' selection, completed with longer sentences drawn from the training set."""
     chosen = read(data / "lamp_selection" / f"{name}.tsv")[:FROM_PAPERS]
     pool = [e for e in read(data / name / "train.tsv") if len(e[1].split()) >= FEWEST_WORDS]
     return chosen + random.Random(SEED).sample(without_repeats(pool, chosen), SIZE - len(chosen))
@@ -77,7 +77,7 @@ def build(data: Path) -> dict[str, list[Example]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the samples."""
+    """Build all samples and write them as TSV files."""
     parser = argparse.ArgumentParser(description="Build the dataset samples that the package ships.")
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the full sets")
     parser.add_argument("--out", type=Path, default=OUT, help="folder to write to (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Write a trained model's folder: compact weights, config, figures and a card that tells them."""
+"""Write the folder of a trained model: compact weights, config, metrics and model card."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sha256(path: Path) -> str:
 
 
 def write_weights(folder: Path, objective: Objective, state: dict[str, Tensor]) -> None:
-    """Write `model.safetensors` and `config.json`, each whole or not at all."""
+    """Write `model.safetensors` and `config.json`, each atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / ".model.partial"
     metadata = {"model": f"gradleak {objective.name}", "licence": LICENCE}
@@ -75,7 +75,7 @@ def write_weights(folder: Path, objective: Objective, state: dict[str, Tensor]) 
 
 
 def write_card(folder: Path, objective: Objective, figures: dict[str, Any]) -> None:
-    """Write `metrics.json` and `CARD.md` for the weights that lie in the folder."""
+    """Write `metrics.json` and `CARD.md` for the weights in the folder."""
     weights = folder / "model.safetensors"
     figures = figures | {"sha256": sha256(weights), "bytes": weights.stat().st_size}
     _write_text(folder / "metrics.json", json.dumps(figures, indent=2) + "\n")

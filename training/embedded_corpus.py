@@ -1,8 +1,7 @@
-"""The training text as token ids: read once, cached, split, and served in batches of one length.
+"""The training text as token ids: tokenised once, cached, split, and served in batches of one length.
 
-Everything that a training step needs lies on the device, and whatever the host must know about a
-batch (how many tokens it has) is computed from the host's copy of the lengths, so that a step never
-waits for the device.
+All data of a training step is on the device. What the host must know about a batch (its number of
+tokens) is computed from the host's copy of the lengths: a step never waits for the device.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PAD, CLS, SEP, MASK = 0, 101, 102, 103
 MAX_LENGTH = 256
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, MAX_LENGTH)
 
-HOLD_OUT = 200  # of so many lines, one is kept for the reported figures and one for selection
+HOLD_OUT = 200  # of each 200 lines, one is held out for the reported figures and one for selection
 
 Ids = npt.NDArray[np.uint16]
 Numbers = npt.NDArray[np.int64]
@@ -43,40 +42,40 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Lines as token ids, one after another: line i is `tokens[offsets[i]:offsets[i + 1]]`."""
+    """Lines as token ids, concatenated: line i is `tokens[offsets[i]:offsets[i + 1]]`."""
 
     tokens: Ids
     offsets: Numbers
 
     @property
     def lengths(self) -> Numbers:
-        """The number of tokens of each line, [CLS] and [SEP] included."""
+        """Number of tokens of each line, [CLS] and [SEP] included."""
         return np.diff(self.offsets)
 
     def training_lines(self) -> Numbers:
-        """Return the numbers of the lines to train on."""
+        """Return the indices of the lines to train on."""
         numbers = np.arange(len(self.offsets) - 1)
         chosen: Numbers = numbers[numbers % (HOLD_OUT // 2) != 0]
         return chosen
 
     def evaluation_lines(self) -> Numbers:
-        """Return the numbers of the lines that the reported figures are measured on."""
+        """Return the indices of the lines that the reported figures are measured on."""
         return np.arange(0, len(self.offsets) - 1, HOLD_OUT)
 
     def selection_lines(self) -> Numbers:
-        """Return the numbers of the lines that choose the snapshot to ship."""
+        """Return the indices of the lines by which the snapshot to ship is selected."""
         return np.arange(HOLD_OUT // 2, len(self.offsets) - 1, HOLD_OUT)
 
 
 def encode_lines(tokenizer: Tokenizer, lines: list[str]) -> list[list[int]]:
-    """Return the ids of each line with [CLS] and [SEP], cut to the models' positions."""
+    """Return the ids of each line with [CLS] and [SEP], truncated to the models' number of positions."""
     encodings = tokenizer.encode_batch_fast(lines)
     ids = [encoding.ids for encoding in encodings]
     return [line if len(line) <= MAX_LENGTH else [*line[: MAX_LENGTH - 1], SEP] for line in ids]
 
 
 def pack(lines: list[list[int]]) -> Corpus:
-    """Return a corpus of lines that are already token ids."""
+    """Return a corpus of lines that are given as token ids."""
     offsets = np.zeros(len(lines) + 1, dtype=np.int64)
     np.cumsum([len(line) for line in lines], out=offsets[1:])
     tokens = np.fromiter((token for line in lines for token in line), dtype=np.uint16)
@@ -103,7 +102,7 @@ def _encode_file(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
     with opener(path, "rt", encoding="utf-8") as file:
         texts = (line.strip() for line in file)
         samples = (text for text in texts if text)
-        while block := list(islice(samples, 50_000)):  # bounds what the encodings take
+        while block := list(islice(samples, 50_000)):  # bounds the memory of the encodings
             yield from encode_lines(tokenizer, block)
 
 
@@ -113,24 +112,24 @@ class Batch:
 
     ids: Tensor  # [rows, tokens]
     lengths: Tensor  # [rows]
-    total: int  # tokens that are not padding, known without asking the device
+    total: int  # number of tokens that are not padding, known on the host
 
     @property
     def real(self) -> Tensor:
-        """Where a token is not padding, [rows, tokens]."""
+        """Mask of the tokens that are not padding, [rows, tokens]."""
         return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of the lines in one pass, and the bucket and the rows of each batch."""
+    """The order of the lines in one pass, and the bucket and the range of lines of each batch."""
 
     lines: Numbers
-    batches: list[tuple[int, int, int]]  # bucket, first, past the last
+    batches: list[tuple[int, int, int]]  # bucket, start, end
 
 
 class BatchSource:
-    """Serves the lines of a corpus from the memory of a device."""
+    """Serves batches of a corpus that is held in a device's memory."""
 
     def __init__(self, corpus: Corpus, device: torch.device) -> None:
         self.lengths = corpus.lengths
@@ -138,9 +137,9 @@ class BatchSource:
         self._offsets = torch.from_numpy(corpus.offsets).to(device)
 
     def serve(self, plan: Plan, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of a plan from number `start` on."""
+        """Yield the batches of a plan, beginning with batch `start`."""
         device = self._tokens.device
-        lines = torch.from_numpy(plan.lines).to(device)  # once a pass: a step copies nothing
+        lines = torch.from_numpy(plan.lines).to(device)  # once a pass, not in every step
         for bucket, first, last in plan.batches[start:]:
             chosen = lines[first:last]
             begin = self._offsets[chosen]
@@ -154,8 +153,8 @@ class BatchSource:
 def plan_pass(lengths: Numbers, lines: Numbers, batch_tokens: int, random: np.random.Generator) -> Plan:
     """Return a shuffled pass over `lines` in which every batch of a bucket has the same shape.
 
-    What is left of a bucket moves up to the next one, and the last batch of all is filled up with
-    lines drawn again, so a compiled model meets one shape for each bucket.
+    Lines that do not fill a batch of their bucket move to the next larger one, and the last batch is
+    filled with lines drawn again: a compiled model sees one shape for each bucket.
     """
     pieces: list[tuple[int, Numbers]] = []
     waiting = lines[:0]

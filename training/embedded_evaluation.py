@@ -1,4 +1,4 @@
-"""What the finished models can do, measured on the files as they ship."""
+"""Figures of the trained models, measured on the files that ship."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEED = 0
 
 
 def load_shipped(name: str, folder: Path) -> PreTrainedModel:
-    """Return the model in a folder of compact files."""
+    """Load the model from a folder of compact files."""
     return load_embedded_masked_lm(folder) if name == "tiny" else load_embedded_prior(folder)
 
 
@@ -34,7 +34,7 @@ def measure(
     vocabulary: Path,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Return the figures of one model on the held-out lines and, for the prior, on CoLA."""
+    """Measure one model on the held-out lines and, for the prior, on CoLA."""
     torch.nn.Module.to(model, device).train(False)
     lines = corpus.evaluation_lines()
     held_out = pack([_line(corpus, number) for number in lines])
@@ -70,9 +70,9 @@ def measure_order(
     vocabulary: Path,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Return how often a sentence is likelier than its words in another order."""
+    """Return how often a sentence is more likely than its words in another order."""
     random = np.random.default_rng(_SEED)
-    # The tokenizer lowers the case, so words that differ only in it are the same word here.
+    # The tokenizer lowers the case: words that differ only in case are the same word.
     words = [text.lower().split() for text in sentences]
     words = [line for line in words if len(set(line)) > 1]
     texts = list(words)
@@ -89,7 +89,7 @@ def measure_order(
 
 
 def shuffled(words: list[str], random: np.random.Generator) -> list[str]:
-    """Return the words in another order; an order that reads the same is drawn again."""
+    """Return the words in a random order that differs from the original."""
     while True:
         other = [words[i] for i in random.permutation(len(words))]
         if other != words:
@@ -116,7 +116,7 @@ def text_losses(
     for batch, (_, first, last) in zip(batches, plan.batches, strict=True):
         losses, _ = objective.score(model, batch, generator)
         numbers = torch.from_numpy(plan.lines[first:last])
-        # Predictions come row by row: every token but the first of a row is predicted once.
+        # Predictions are ordered by row: every token but the first of a row is predicted once.
         rows = numbers.repeat_interleave(batch.lengths.cpu() - 1)
         totals.index_add_(0, rows, losses.double().cpu())
     return totals

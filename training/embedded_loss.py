@@ -1,8 +1,8 @@
-"""The cross-entropy over 30,522 words, computed in chunks and without keeping the logits.
+"""Cross-entropy over 30,522 words, computed in chunks without storing the logits.
 
-The output table is the widest part of both models: the logits of 64,000 positions would be 8 GB in
-float32, written and read several times. Here each chunk's gradient is computed right after its
-logits, while the forward pass has them, and only the gradients of the inputs are kept.
+The output table is the widest part of both models: the logits of 64,000 positions would take 8 GB in
+float32, written and read several times. Here the gradient of each chunk is computed in the forward
+pass, right after its logits, and only the gradients of the inputs are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _padded(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Te
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of `hidden @ weight.T + bias`; gradients are made in the forward pass."""
+    """Mean cross-entropy of `hidden @ weight.T + bias`; gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -85,11 +85,11 @@ def linear_cross_entropy(
     """Return the mean cross-entropy of the words predicted at some positions.
 
     Args:
-        hidden: What the model says at the positions, [positions, hidden].
+        hidden: Last hidden states at the positions, [positions, hidden].
         weight: The output table, [words, hidden].
         bias: The output bias, [words], or None.
         targets: The true words, [positions].
-        dtype: The type of the matrix products; the softmax is always in float32.
+        dtype: Type of the matrix products; the softmax is always in float32.
     """
     loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
     return loss
@@ -97,7 +97,7 @@ def linear_cross_entropy(
 
 @torch.no_grad()
 def score_words(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the negative log-likelihood and the hit of the top word at each position."""
+    """Return the negative log-likelihood at each position, and whether the top word is the true one."""
     table, offset = _padded(weight, bias, torch.float32)
     losses, hits = [], []
     for at in range(0, len(hidden), _CHUNK // 4):

@@ -1,4 +1,4 @@
-"""The two embedded models: their shape, what they learn, and how one position is scored."""
+"""The two embedded models: their sizes, training objectives and predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says at some positions, and the words that truly stand there."""
+    """Hidden states and output table of a model at some positions, and the true words there."""
 
     hidden: Tensor  # [positions, hidden]
     weight: Tensor  # [words, hidden]
@@ -43,7 +43,7 @@ class Prediction:
 
 
 class Objective(ABC):
-    """A model, and the words that it learns to predict."""
+    """A model, and which words it is trained to predict."""
 
     name: str
     quantised: tuple[str, ...]
@@ -59,25 +59,25 @@ class Objective(ABC):
 
     @abstractmethod
     def body(self, model: PreTrainedModel) -> torch.nn.Module:
-        """Return the part of the model that is worth compiling."""
+        """Return the part of the model to compile."""
 
     @abstractmethod
     def predict(self, model: PreTrainedModel, batch: Batch, generator: torch.Generator) -> Prediction:
-        """Run the model on a batch."""
+        """Run the model on a batch and return its predictions."""
 
     def loss(self, model: PreTrainedModel, batch: Batch, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Return the mean loss of a batch."""
-        said = self.predict(model, batch, generator)
-        return linear_cross_entropy(said.hidden, said.weight, said.bias, said.targets, dtype)
+        predicted = self.predict(model, batch, generator)
+        return linear_cross_entropy(predicted.hidden, predicted.weight, predicted.bias, predicted.targets, dtype)
 
     def score(self, model: PreTrainedModel, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the negative log-likelihood and the top-1 hit at each predicted position."""
-        said = self.predict(model, batch, generator)
-        return score_words(said.hidden, said.weight, said.bias, said.targets)
+        predicted = self.predict(model, batch, generator)
+        return score_words(predicted.hidden, predicted.weight, predicted.bias, predicted.targets)
 
 
 class MaskedObjective(Objective):
-    """`tiny`: BERT learns the words behind [MASK], drawn anew in each pass."""
+    """`tiny`: BERT predicts masked words, drawn anew in each pass."""
 
     name = "tiny"
     quantised = ("bert.embeddings.word_embeddings.weight",)
@@ -105,7 +105,7 @@ class MaskedObjective(Objective):
         }
 
     def build(self) -> PreTrainedModel:
-        """Return a model to train: at this size it has too little room to overfit."""
+        """Return a model to train, without dropout by default: at this size it does not overfit."""
         dropout = self.shape.dropout
         trained = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         return BertForMaskedLM(BertConfig(**self.config() | trained))  # type: ignore[no-untyped-call]
@@ -116,13 +116,13 @@ class MaskedObjective(Objective):
         return model.bert
 
     def predict(self, model: PreTrainedModel, batch: Batch, generator: torch.Generator) -> Prediction:
-        """Mask the batch and run the encoder, and the head on the masked positions alone."""
+        """Mask words, run the encoder, and run the head on the masked positions only."""
         assert isinstance(model, BertForMaskedLM)
         rows, tokens = batch.ids.shape
         count = max(1, round(0.15 * (batch.total - 2 * rows)))
         inputs, positions, targets = mask_words(batch, count, generator)
-        # In four dimensions the mask is taken as it is; in two, transformers asks the device
-        # whether it is all true, and each step would wait for the answer.
+        # A mask of four dimensions is used unchanged; for one of two, transformers checks on the
+        # device whether it is all true, and each step would wait for the result.
         mask = batch.real[:, None, None, :].expand(rows, 1, tokens, tokens)
         hidden = model.bert(inputs, attention_mask=mask).last_hidden_state
         head = model.cls.predictions
@@ -131,7 +131,7 @@ class MaskedObjective(Objective):
 
 
 def mask_words(batch: Batch, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose `count` words of a batch for BERT to guess: 80 % [MASK], 10 % random, 10 % kept.
+    """Choose `count` words of a batch for BERT to predict: 80 % [MASK], 10 % random, 10 % kept.
 
     Returns:
         The changed ids [rows, tokens], the flat positions [count] and the true words [count].
@@ -140,7 +140,7 @@ def mask_words(batch: Batch, count: int, generator: torch.Generator) -> tuple[Te
     ids = batch.ids.flatten()
     chance = torch.rand(ids.shape, device=drawn_on, generator=generator).to(device)
     special = (ids == PAD) | (ids == CLS) | (ids == SEP)
-    # The highest of random numbers, because a boolean index would have to count its hits first.
+    # By top-k of random numbers: a boolean index would wait for the device to count its hits.
     positions = chance.masked_fill(special, -1.0).topk(count).indices
     targets = ids[positions]
     random = torch.randint(VOCABULARY, (count,), device=drawn_on, generator=generator).to(device)
@@ -151,7 +151,7 @@ def mask_words(batch: Batch, count: int, generator: torch.Generator) -> tuple[Te
 
 
 class CausalObjective(Objective):
-    """`prior`: GPT-2 learns the next word of `[CLS] ... [SEP]`."""
+    """`prior`: GPT-2 predicts the next word of `[CLS] ... [SEP]`."""
 
     name = "prior"
     quantised = ("transformer.wte.weight",)
@@ -189,11 +189,11 @@ class CausalObjective(Objective):
         return model.transformer
 
     def predict(self, model: PreTrainedModel, batch: Batch, generator: torch.Generator) -> Prediction:
-        """Run the decoder and keep the positions that have a next word, in reading order."""
+        """Run the decoder and keep the positions that have a next word, in order."""
         assert isinstance(model, GPT2LMHeadModel)
         rows, tokens = batch.ids.shape
         causal = torch.ones(tokens, tokens, dtype=torch.bool, device=batch.ids.device).tril()
-        # Padding stands on the right, where no real word looks. Four dimensions as for BERT.
+        # No real word attends to padding, which is on the right. Four dimensions as for BERT.
         mask = causal.expand(rows, 1, tokens, tokens)
         hidden = model.transformer(batch.ids, attention_mask=mask, use_cache=False)
         follows = batch.real.roll(-1, dims=1)
@@ -206,7 +206,7 @@ class CausalObjective(Objective):
 
 
 def unique_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return a copy of the model's state in which a tied tensor stands once."""
+    """Return a copy of the model's state that holds each tied tensor once."""
     seen: set[int] = set()
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():

@@ -1,4 +1,4 @@
-"""The training loop: a schedule by time or by steps, and checkpoints to continue from."""
+"""The training loop: a schedule by time or by steps, and checkpoints from which it resumes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from embedded_corpus import Batch, BatchSource, Corpus, Plan, plan_once, plan_pa
 from embedded_models import Objective, unique_state
 
 State = dict[str, Tensor]
-WARM_UP = 0.03  # the fraction of the budget in which the learning rate rises
+WARM_UP = 0.03  # fraction of the budget in which the learning rate rises
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how to train; exactly one of `minutes` and `steps` limits the run."""
+    """Settings of a training; exactly one of `minutes` and `steps` limits the run."""
 
     minutes: float | None
     steps: int | None
@@ -39,7 +39,7 @@ class Settings:
 
 
 def learning_rate(progress: float, peak: float) -> float:
-    """Return the rate after a fraction of the budget: a short rise, then half a cosine to zero."""
+    """Return the rate after a fraction of the budget: a short linear rise, then half a cosine to zero."""
     if progress < WARM_UP:
         return peak * max(progress / WARM_UP, 0.01)
     return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM_UP) / (1 - WARM_UP))))
@@ -51,7 +51,7 @@ def held_out_score(
 ) -> tuple[float, float]:
     """Return the mean loss and the top-1 accuracy over the batches of a plan."""
     loss, hits, count = 0.0, 0, 0
-    generator = torch.Generator().manual_seed(seed)  # the CPU's: the same words on every device
+    generator = torch.Generator().manual_seed(seed)  # on the CPU: masks the same words for every device
     for batch in source.serve(plan):
         losses, right = objective.score(model, batch, generator)
         loss += float(losses.double().sum())
@@ -61,7 +61,7 @@ def held_out_score(
 
 
 class Trainer:
-    """Trains one model and remembers its best snapshot on the selection lines."""
+    """Trains one model and keeps its best snapshot on the selection lines."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Trainer:
         self._resume()
 
     def run(self, should_stop: Callable[[], bool], export: Callable[[State], None]) -> None:
-        """Train until the budget is spent or `should_stop`, then keep a checkpoint."""
+        """Train until the budget is spent or `should_stop` returns True, then write a checkpoint."""
         now = time.monotonic()
         self._started = now - self.elapsed
         checkpointed = exported = selected = now
@@ -106,7 +106,7 @@ class Trainer:
         while self.progress() < 1 and not should_stop():
             losses += self._train_step(next(batches))
             now = time.monotonic()
-            # Asking for the loss waits for the device, so it is asked for seldom.
+            # Reading the loss waits for the device, so it is read rarely.
             if self.step % 100 == 0 or now - logged > 15:
                 self._report(
                     float(losses) / (self.step - logged_step), self.step - logged_step, time.monotonic() - logged
@@ -128,14 +128,14 @@ class Trainer:
         self.save()
 
     def progress(self) -> float:
-        """Return the spent fraction of the budget, and bring `elapsed` up to date."""
+        """Update `elapsed`, and return the fraction of the budget that is spent."""
         self.elapsed = time.monotonic() - self._started
         if self.settings.steps is not None:
             return self.step / self.settings.steps
         return self.elapsed / (60 * (self.settings.minutes or 1.0))
 
     def select(self) -> float:
-        """Measure the selection lines, keep the snapshot if it is the best; return the seconds."""
+        """Measure the selection lines, keep the snapshot if it is the best, and return the seconds it took."""
         started = time.monotonic()
         self._probe.load_state_dict(self.model.state_dict())
         loss, accuracy = held_out_score(self.objective, self._probe, self.source, self._selection)
@@ -146,7 +146,7 @@ class Trainer:
         return time.monotonic() - started
 
     def save(self) -> None:
-        """Write a checkpoint under a temporary name and rename it, so that it is whole or absent."""
+        """Write a checkpoint atomically."""
         state: dict[str, Any] = {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -177,7 +177,7 @@ class Trainer:
         self.log(f"resumed at step {self.step} after {self.elapsed / 60:.2f} minutes")
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield batches for ever, from the remembered place of the remembered pass on."""
+        """Yield batches endlessly, beginning at the current place of the current pass."""
         while True:
             random = np.random.default_rng([self.settings.seed, self.passes])
             plan = plan_pass(self.source.lengths, self._lines, self.settings.batch_tokens, random)
@@ -187,7 +187,7 @@ class Trainer:
             self.passes, self.place = self.passes + 1, 0
 
     def _train_step(self, batch: Batch) -> Tensor:
-        """Take one step and return its loss, still on the device."""
+        """Take one step and return its loss as a tensor on the device."""
         rate = learning_rate(self.progress(), self.settings.peak_lr)
         for group in self._optimizer.param_groups:
             group["lr"] = rate

@@ -3,7 +3,7 @@
     PYTHONPATH=src python training/train_embedded.py --corpus english.txt.gz --cola train.tsv \
         --work /tmp/train --output out --minutes 7
 
-Stopped by a signal, it writes what it has; started again with the same `--work`, it goes on.
+Stopped by a signal, it writes its best snapshot; started again with the same `--work`, it resumes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def log(text: str) -> None:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the command line's options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     add = parser.add_argument
     add("--corpus", type=Path, required=True, help="text, one sample a line, plain or .gz")
@@ -91,7 +91,7 @@ def chosen_objective(name: str, options: argparse.Namespace) -> Objective:
 
 
 def chosen_settings(name: str, options: argparse.Namespace, device: torch.device) -> Settings:
-    """Return how to train `name`."""
+    """Return the settings of the training of `name`."""
     usual_tokens = 65_536 if device.type == "cuda" else 4_096
     decay = options.weight_decay
     return Settings(
@@ -128,7 +128,7 @@ def train_one(name: str, options: argparse.Namespace) -> None:
 
 
 def measure_both(trainer: Trainer, folder: Path, corpus: Corpus, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of the written file and of the weights before they were quantised."""
+    """Measure the written file, and the weights before quantisation."""
     exact = trainer.objective.build()
     exact.load_state_dict(trainer.best[2], strict=False)
     models = {"shipped": load_shipped(trainer.objective.name, folder), "unquantised": exact}
@@ -139,7 +139,7 @@ def measure_both(trainer: Trainer, folder: Path, corpus: Corpus, options: argpar
 
 
 def describe_run(trainer: Trainer, corpus: Corpus) -> dict[str, Any]:
-    """Return what the card tells about the training."""
+    """Return the facts on the training for the card."""
     settings, cuda = trainer.settings, trainer.device.type == "cuda"
     trained_tokens = int(corpus.lengths[corpus.training_lines()].sum())
     return {
@@ -162,12 +162,12 @@ def describe_run(trainer: Trainer, corpus: Corpus) -> dict[str, Any]:
 
 
 def train_both(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Train both models at once, each in a process of its own; return the exit code."""
+    """Train both models at once, each in a separate process; return the exit code."""
     load_corpus(options.corpus, options.vocabulary, options.work)  # once, not in each process
     log("corpus tokenised; training both models")
     children = {}
     for name in NAMES:
-        # The last --model wins, so the rest of the command line can be handed on as it is.
+        # The last --model wins: the rest of the command line is passed on unchanged.
         command = [sys.executable, "-u", __file__, *arguments, "--model", name]
         children[name] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     readers = [threading.Thread(target=relay, args=(name, child)) for name, child in children.items()]
@@ -184,14 +184,14 @@ def train_both(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def relay(name: str, child: subprocess.Popen[str]) -> None:
-    """Print the lines of a child with its name before them."""
+    """Print the lines of a child process, each prefixed with its name."""
     assert child.stdout is not None
     for line in child.stdout:
         print(f"[{name}] {line}", end="", flush=True)
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Print the figures of finished models, from a folder of both or of one."""
+    """Measure finished models, in a folder of both or of one, and print their figures."""
     device = choose_device(options.device)
     corpus = load_corpus(options.corpus, options.vocabulary, options.work)
     for name in NAMES if options.model == "both" else (options.model,):

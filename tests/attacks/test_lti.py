@@ -15,8 +15,8 @@ from gradleak.defenses import defend, defense_stream, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client
-from gradleak.inversion import AuxiliaryText, Course, Learner, PseudoText, Recipe, Shape, cut_texts
-from gradleak.inverters.network import FILE
+from gradleak.inversion import AuxiliaryText, InverterTrainer, JointTraining, PseudoText, Recipe, Shape, cut_texts
+from gradleak.inverters.storage import FILE, save_inverter
 from gradleak.priors import marginal_distribution
 from gradleak.targets import Target
 
@@ -37,11 +37,11 @@ def trained(target: Target, folder: Path, chunks: int = 40, **changes: Any) -> P
     """Train an inverter for a few seconds and save it."""
     recipe = replace(RECIPE, **changes)
     stream = pseudo(target, recipe.shape)
-    learner = Learner.fresh(target, recipe, stream, chunks * 4)
-    course = Course(target, [learner], stream, stream, 8)
+    trainer = InverterTrainer.fresh(target, recipe, stream, chunks * 4)
+    training = JointTraining(target, [trainer], stream, stream, 8)
     for number in range(chunks):
-        course.learn(number)
-    learner.inverter.save(folder)
+        training.train(number)
+    save_inverter(trainer.inverter, folder)
     return folder
 
 
@@ -153,6 +153,8 @@ def test_updates_that_an_inverter_cannot_read_are_refused(inverter: Path, tmp_pa
     one = Knowledge(lengths=[6])
     assert "at most 6 tokens" in refused(attack, target, update, Knowledge(lengths=[40]))
     assert "batches of 1" in refused(attack, target, update, Knowledge(lengths=[6, 6]))
+    with pytest.raises(GradleakError, match="this text has 7"):
+        attack.many(target, [update, update], [one, Knowledge(lengths=[7])])
     part = update.with_tensors(dict(list(update.tensors.items())[:1]))
     assert "not sent" in refused(attack, target, part, one)
     assert "there is no inverter in" in refused(Lti(inverter=str(tmp_path)), target, update, one)
@@ -168,6 +170,6 @@ def test_lti_p_takes_no_inverter_that_has_seen_text(inverter: Path, tmp_path: Pa
     expected = Lti(inverter=str(inverter))(target, update, known).token_ids
     assert LtiP(inverter=str(inverter))(target, update, known).token_ids == expected
     text = AuxiliaryText(cut_texts(target, TEXTS * 3, RECIPE.shape))
-    Learner.fresh(target, RECIPE, text, 1).inverter.save(tmp_path)
+    save_inverter(InverterTrainer.fresh(target, RECIPE, text, 1).inverter, tmp_path)
     assert "not on pseudo-data alone" in refused(LtiP(inverter=str(tmp_path)), target, update, known)
     Lti(inverter=str(tmp_path))(target, update, known)

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 from conftest import TARGET_KINDS, small_target
-from gradleak.inversion import Learner, PseudoText, Recipe
+from gradleak.inversion import InverterTrainer, PseudoText, Recipe
+from gradleak.inverters.storage import save_inverter
 from gradleak.priors import marginal_distribution
 
 
@@ -19,5 +20,5 @@ def untrained_inverters() -> str:
     for family, task in TARGET_KINDS:
         target = small_target(family, task)
         stream = PseudoText(target, marginal_distribution(target, ["the cat sat on a mat"]), recipe.shape)
-        Learner.fresh(target, recipe, stream, 1).inverter.save(folder / f"{family}-{task}")
+        save_inverter(InverterTrainer.fresh(target, recipe, stream, 1).inverter, folder / f"{family}-{task}")
     return str(folder)

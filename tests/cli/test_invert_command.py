@@ -8,8 +8,11 @@ import pytest
 from command_line import read, runner, save_model
 
 from conftest import small_target
-from gradleak.inversion.training import CHECKPOINT
-from gradleak.inverters.network import FILE
+from gradleak.cli.options.inversion import AuxiliaryChoice
+from gradleak.data import Dataset, load_dataset
+from gradleak.inversion import Recipe
+from gradleak.inversion.checkpoint import CHECKPOINT
+from gradleak.inverters.storage import FILE
 
 LINES = ["the cat sat on a mat", "big dog ran on a red mat", "a cat , the dog .", "the dog sat . the cat ran"] * 8
 TRAIN = ("--task", "causal-lm", "--tokens", "6", "--hidden", "32", "--epochs", "2", "--chunk", "32", "--batch", "16")
@@ -52,6 +55,20 @@ def test_an_inverter_is_trained_and_used(
     assert len(again.out.splitlines()) == 1
 
 
+def test_the_text_of_pseudo_data_is_read_once(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_names: list[str] = []
+
+    def load(name: str) -> Dataset:
+        read_names.append(name)
+        return load_dataset(name)
+
+    monkeypatch.setattr("gradleak.data.load_dataset", load)
+    target = small_target("gpt2", "causal-lm")
+    stream, unseen = AuxiliaryChoice(str(text), pseudo=True).streams(target, Recipe(tokens=6, shortest=6))
+    assert read_names == [str(text)]
+    assert (stream.pseudo, unseen.pseudo, stream.size) == (True, False, 20_000)
+
+
 def test_text_is_mixed_and_held_out(capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str, text: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("\n".join(["b c d e f g h i j k l m"] * 20), encoding="utf-8")
@@ -71,9 +88,9 @@ def test_text_is_mixed_and_held_out(capsys: pytest.CaptureFixture[str], tmp_path
         (("--output-layer", "word"), "did you mean 'words'"),
         (("--lr", "fast"), "--lr takes a number or auto"),
         (("--lr", "inf"), "--lr takes a number or auto, not 'inf'"),
-        (("--lr", "0"), "lr above 0"),
+        (("--lr", "0"), "lr must be above 0"),
         (("--hidden", "a"), "--hidden takes whole numbers"),
-        (("--batch-size", "9"), "1 to 4"),
+        (("--batch-size", "9"), "less than or equal to 4"),
         (("--tokens", "500"), "is not possible"),
         (("--pseudo", "--other", "cola"), "--other is for auxiliary text"),
         (("--defense", "sing"), "did you mean 'sign'"),

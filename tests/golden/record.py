@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import re
 import sys
 import tempfile
 import time
@@ -30,11 +31,14 @@ from gradleak.attacks import ATTACKS, find_attack
 from gradleak.defenses import parse_defense
 from gradleak.exchange import Knowledge, Reconstruction, Update
 from gradleak.federation import FedAvg
-from gradleak.inversion import Learner, PseudoText, Recipe
+from gradleak.inversion import InverterTrainer, PseudoText, Recipe
+from gradleak.inverters.storage import save_inverter
 from gradleak.priors import marginal_distribution
 
 FILE = Path(__file__).with_name("findings.json")
 TOLERANCE = 1e-6
+TEMPORARY = re.compile(r"[^\s']*gradleak-golden-\w+")
+"""The folder of the inverters, which errors name and which is another one in each run."""
 
 ONE = [["the cat sat on the mat"]]
 THREE = [["the cat sat on the mat"], ["she was late again"], ["a dog ran over the old stone bridge"]]
@@ -194,7 +198,7 @@ def _inverter() -> str:
         tokens=12, shortest=4, sequences=2, hidden=(8,), reduction="hash", share=0.001, direct=False, chunk=4
     )
     stream = PseudoText(_target(), marginal_distribution(_target(), ["the cat sat on the mat"]), recipe.shape)
-    Learner.fresh(_target(), recipe, stream, 1).inverter.save(folder / "inverter")
+    save_inverter(InverterTrainer.fresh(_target(), recipe, stream, 1).inverter, folder / "inverter")
     return str(folder)
 
 
@@ -227,6 +231,9 @@ def _differences(wanted: Any, found: Any, at: str) -> Iterator[str]:
             yield from _differences(one, other, f"{at}[{number}]")
     elif isinstance(wanted, float) and isinstance(found, float):
         if not math.isclose(wanted, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield f"{at} is {found!r}, was {wanted!r}"
+    elif isinstance(wanted, str) and isinstance(found, str):
+        if TEMPORARY.sub("DIR", wanted) != TEMPORARY.sub("DIR", found):
             yield f"{at} is {found!r}, was {wanted!r}"
     elif wanted != found:
         yield f"{at} is {found!r}, was {wanted!r}"

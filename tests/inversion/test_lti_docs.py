@@ -1,4 +1,4 @@
-"""The example of docs/attacks/lti.md runs as it is printed."""
+"""The example of docs/attacks/lti.md runs as printed, and its table of settings is that of the code."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from gradleak.inversion import Recipe
+from gradleak.settings import Setting, settings_of
+
 DOCS = Path(__file__).parents[2] / "docs" / "attacks" / "lti.md"
 
 
 def example() -> str:
     (block,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     return block
+
+
+def row(one: Setting) -> str:
+    several = isinstance(one.default, tuple)
+    default = ", ".join(map(str, one.default)) or "none" if several else str(one.default)
+    return f"| `{one.name}` | {one.meaning} | {default.lower()} | {one.paper} |"
+
+
+def test_the_table_lists_every_setting_of_a_recipe() -> None:
+    section = DOCS.read_text(encoding="utf-8").split("## Settings")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [row(one) for one in settings_of(Recipe).values()]
 
 
 def test_the_example_runs_in_small(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradleak.federation import Client
-from gradleak.inversion import AuxiliaryText, Examples, Shape, cut_texts
+from gradleak.inversion import AuxiliaryText, GradientSource, Shape, cut_texts
 from gradleak.targets import Target, load_target
 
 
@@ -32,7 +32,7 @@ def test_its_gradients_are_made_in_batches_as_its_clients_make_them(target: Targ
     client = Client(target, embeddings="words-frozen")
     text = "the quick brown fox jumps over the lazy dog and runs into the dark forest ."
     tokens = cut_texts(target, [text] * 2, Shape(16, 16))
-    chunk = Examples(target, AuxiliaryText(tokens), client.sent_parameters).make(0, 2)
+    chunk = GradientSource(target, AuxiliaryText(tokens), client.sent_parameters).make(0, 2)
     assert chunk.ids[0, 0].tolist() == target.encode([text]).ids[0].tolist()
     expected = client.update([text]).tensors
     for name, tensor in expected.items():

@@ -126,5 +126,5 @@ def test_streams_say_what_they_are() -> None:
     target = language_model()
     tokens = cut_texts(target, [WORDS] * 3, Shape(4, 4))
     assert pseudo(target).pseudo
-    stream = AuxiliaryText(tokens, words="three lines")
-    assert (stream.pseudo, stream.size, stream.words) == (False, 9, "three lines, 9 sentences")
+    stream = AuxiliaryText(tokens, description="three lines")
+    assert (stream.pseudo, stream.size, stream.description) == (False, 9, "three lines, 9 sentences")

@@ -15,17 +15,19 @@ from gradleak.errors import GradleakError
 from gradleak.inversion import (
     PAPER,
     RATES,
-    Course,
-    Learner,
+    InverterTrainer,
+    JointTraining,
     Recipe,
-    Report,
+    TrainingReport,
     checkpoint_rate,
     choose_rate,
     train_inverter,
 )
-from gradleak.inversion.learner import best_orders, countable, matched_loss, take_order
-from gradleak.inversion.training import CHECKPOINT
-from gradleak.inverters.network import FILE, Inverter, load_inverter, read_card
+from gradleak.inversion.checkpoint import CHECKPOINT
+from gradleak.inversion.joint_training import countable
+from gradleak.inversion.sentence_order import best_orders, matched_loss, take_order
+from gradleak.inverters.network import Inverter
+from gradleak.inverters.storage import FILE, load_inverter, read_card, save_inverter
 from gradleak.targets import Target
 
 
@@ -39,7 +41,7 @@ def weights(inverter: Inverter) -> dict[str, torch.Tensor]:
 
 def test_an_inverter_learns_to_read_unseen_text(tmp_path: Path) -> None:
     target = language_model()
-    reports: list[Report] = []
+    reports: list[TrainingReport] = []
     recipe = replace(QUICK, epochs=4)
     held_out = pseudo(target, seed=1)
     inverter = train_inverter(target, recipe, pseudo(target, size=1_500), held_out, tmp_path, reports.append)
@@ -59,35 +61,37 @@ def test_it_learns_under_defenses_with_every_reduction_and_output(texts: list[st
     target = language_model()
     recipe = replace(QUICK, defenses=tuple(map(parse_defense, texts)), **changes)  # type: ignore[arg-type]
     stream = pseudo(target)
-    course = Course(target, [Learner.fresh(target, recipe, stream, 24)], stream, pseudo(target, seed=1), 64)
-    first = course.accuracies()[0]
-    losses = [float(course.learn(number)[0]) for number in range(6)]
+    training = JointTraining(
+        target, [InverterTrainer.fresh(target, recipe, stream, 24)], stream, pseudo(target, seed=1), 64
+    )
+    first = training.accuracies()[0]
+    losses = [float(training.train(number)[0]) for number in range(6)]
     assert losses[-1] < 0.9 * losses[0]
-    assert course.accuracies()[0] > first
+    assert training.accuracies()[0] > first
 
 
-def test_learners_of_one_course_learn_what_they_would_alone() -> None:
+def test_inverters_trained_together_learn_what_they_would_alone() -> None:
     target = language_model()
     stream, held_out = pseudo(target), pseudo(target, seed=1)
     recipes = [QUICK, replace(QUICK, defenses=(parse_defense("sign"),))]
-    together = [Learner.fresh(target, recipe, stream, 8) for recipe in recipes]
-    course = Course(target, together, stream, held_out, 32)
+    together = [InverterTrainer.fresh(target, recipe, stream, 8) for recipe in recipes]
+    training = JointTraining(target, together, stream, held_out, 32)
     for number in range(2):
-        course.learn(number)
-    for recipe, learner in zip(recipes, together, strict=True):
-        alone = Learner.fresh(target, recipe, stream, 8)
-        other = Course(target, [alone], stream, held_out, 32)
+        training.train(number)
+    for recipe, trainer in zip(recipes, together, strict=True):
+        alone = InverterTrainer.fresh(target, recipe, stream, 8)
+        other = JointTraining(target, [alone], stream, held_out, 32)
         for number in range(2):
-            other.learn(number)
+            other.train(number)
         expected = weights(alone.inverter)
-        assert all(torch.allclose(value, expected[name]) for name, value in weights(learner.inverter).items())
+        assert all(torch.allclose(value, expected[name]) for name, value in weights(trainer.inverter).items())
 
 
 def test_only_the_gradients_that_are_needed_are_made() -> None:
     target = language_model()
     stream = pseudo(target)
-    few = Learner.fresh(target, replace(QUICK, share=0.01, defenses=(parse_defense("sign"),)), stream, 1)
-    whole = Learner.fresh(target, replace(QUICK, share=0.01, defenses=(parse_defense("clip:1"),)), stream, 1)
+    few = InverterTrainer.fresh(target, replace(QUICK, share=0.01, defenses=(parse_defense("sign"),)), stream, 1)
+    whole = InverterTrainer.fresh(target, replace(QUICK, share=0.01, defenses=(parse_defense("clip:1"),)), stream, 1)
     assert set(few.names) == set(few.inverter.reduction.names) < set(QUICK.sent(target))
     assert set(whole.names) == set(QUICK.sent(target))
 
@@ -103,13 +107,13 @@ def test_training_that_was_killed_goes_on_and_ends_as_if_it_had_not_been(
     whole = train_inverter(target, QUICK, stream, held_out, tmp_path / "whole")
     monkeypatch.setattr("gradleak.inversion.training.CHECKPOINT_SECONDS", 0.0)
 
-    def kill(report: Report) -> None:
+    def kill(report: TrainingReport) -> None:
         if report.samples >= 6 * QUICK.chunk:
             raise KilledError
 
     with pytest.raises(KilledError):
         train_inverter(target, QUICK, stream, held_out, tmp_path / "killed", kill)
-    reports: list[Report] = []
+    reports: list[TrainingReport] = []
     resumed = train_inverter(target, QUICK, stream, held_out, tmp_path / "killed", reports.append)
     assert [report.samples for report in reports] == [7 * QUICK.chunk, 8 * QUICK.chunk]
     expected = weights(whole)
@@ -121,7 +125,7 @@ def test_a_finished_training_is_not_repeated_and_another_is_refused(tmp_path: Pa
     target = language_model()
     stream, held_out = pseudo(target, size=256), pseudo(target, seed=1)
     first = train_inverter(target, QUICK, stream, held_out, tmp_path)
-    reports: list[Report] = []
+    reports: list[TrainingReport] = []
     again = train_inverter(target, QUICK, stream, held_out, tmp_path, reports.append)
     assert not reports
     assert again.card == first.card
@@ -147,7 +151,7 @@ def test_training_stops_when_accuracy_stops_rising_and_the_best_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = iter([10.0, 30.0, 20.0, 25.0, 90.0])
-    monkeypatch.setattr(Learner, "accuracy", lambda *_: next(found))
+    monkeypatch.setattr(InverterTrainer, "accuracy", lambda *_: next(found))
     target = language_model()
     recipe = replace(QUICK, epochs=10, patience=2)
     inverter = train_inverter(target, recipe, pseudo(target, size=128), pseudo(target, seed=1), tmp_path)
@@ -162,14 +166,14 @@ def test_training_stops_when_accuracy_stops_rising_and_the_best_is_kept(
 def test_a_saved_inverter_answers_as_before(tmp_path: Path, changes: dict[str, object]) -> None:
     target = language_model()
     stream = pseudo(target)
-    learner = Learner.fresh(target, replace(QUICK, **changes), stream, 1)  # type: ignore[arg-type]
-    learner.inverter.save(tmp_path)
+    trainer = InverterTrainer.fresh(target, replace(QUICK, **changes), stream, 1)  # type: ignore[arg-type]
+    save_inverter(trainer.inverter, tmp_path)
     state = torch.get_rng_state()
     loaded = load_inverter(tmp_path, target)
     assert torch.equal(torch.get_rng_state(), state)
-    assert loaded.card == learner.inverter.card == read_card(tmp_path)
-    features = torch.randn(3, loaded.reduction.features) * learner.inverter.mean.abs().mean()
-    assert torch.allclose(loaded(features), learner.inverter(features), atol=2e-2)
+    assert loaded.card == trainer.inverter.card == read_card(tmp_path)
+    features = torch.randn(3, loaded.reduction.features) * trainer.inverter.mean.abs().mean()
+    assert torch.allclose(loaded(features), trainer.inverter(features), atol=2e-2)
     assert loaded(features).shape == (3, 1, 6, len(target.word_embeddings))
 
 
@@ -181,7 +185,7 @@ def test_an_output_of_words_is_far_smaller_than_one_of_the_vocabulary(tmp_path: 
     sizes = {}
     for output in ("words", "vocabulary"):
         recipe = replace(QUICK, output=output, direct=False, chunk=32, probe=64)
-        Learner.fresh(target, recipe, stream, 1).inverter.save(tmp_path / output)
+        save_inverter(InverterTrainer.fresh(target, recipe, stream, 1).inverter, tmp_path / output)
         sizes[output] = (tmp_path / output / FILE).stat().st_size
     assert sizes["words"] < 0.2 * sizes["vocabulary"]
 
@@ -210,8 +214,10 @@ def test_an_inverter_learns_batches_of_two() -> None:
     target = language_model()
     stream = pseudo(target, 4)
     recipe = replace(QUICK, tokens=4, shortest=4, sequences=2)
-    course = Course(target, [Learner.fresh(target, recipe, stream, 60)], stream, pseudo(target, 4, seed=1), 64)
-    losses = [float(course.learn(number)[0]) for number in range(15)]
+    training = JointTraining(
+        target, [InverterTrainer.fresh(target, recipe, stream, 60)], stream, pseudo(target, 4, seed=1), 64
+    )
+    losses = [float(training.train(number)[0]) for number in range(15)]
     assert losses[-1] < 0.8 * losses[0]
 
 
@@ -232,7 +238,7 @@ def test_the_papers_values() -> None:
         ({"share": 0.0}, "share"),
         ({"lr": 0.0}, "lr"),
         ({"hidden": (0,)}, "at least 1"),
-        ({"sequences": 5}, "1 to 4"),
+        ({"sequences": 5}, "at most 4"),
         ({"sequences": 2, "defenses": (parse_defense("dpsgd:1,0.1"),)}, "dpsgd"),
     ],
     ids=str,
@@ -245,7 +251,7 @@ def test_a_recipe_that_makes_no_sense_is_refused(changes: dict[str, object], mes
 def test_a_share_too_small_for_any_row_is_refused() -> None:
     target = language_model()
     with pytest.raises(GradleakError, match="larger"):
-        Learner.fresh(target, replace(QUICK, share=1e-9), pseudo(target), 1)
+        InverterTrainer.fresh(target, replace(QUICK, share=1e-9), pseudo(target), 1)
 
 
 def test_the_learning_rate_is_chosen_by_trying() -> None:

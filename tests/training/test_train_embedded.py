@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
+import train_embedded
 from embedded_corpus import (
     BUCKETS,
     CLS,
@@ -204,16 +205,22 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def test_script_trains_both_models_and_measures_them_again(text: Path, tmp_path: Path) -> None:
-    run = command(text, tmp_path, "--steps", "3")
-    subprocess.run(run, env=environment(), check=True, timeout=120)
+def test_script_trains_both_models_and_measures_them_again(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in environment().items():  # of the processes that train one model each
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    _, _, *arguments = command(text, tmp_path, "--steps", "3")
+    assert train_embedded.main(arguments) == 0
     files = sorted(str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/*/*"))
     names = ["CARD.md", "config.json", "metrics.json", "model.safetensors"]
     assert files == [f"{model}/{name}" for model in ("prior", "tiny") for name in names]
-    again = [*run, "--evaluate", str(tmp_path / "out")]
-    out = subprocess.run(again, env=environment(), check=True, timeout=60, capture_output=True)
-    for line in out.stdout.splitlines():
-        figures = json.loads(line)
+    capsys.readouterr()
+    assert train_embedded.main([*arguments, "--evaluate", str(tmp_path / "out")]) == 0
+    measured = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [figures["model"] for figures in measured] == ["tiny", "prior"]
+    for figures in measured:
         metrics = json.loads((tmp_path / "out" / figures["model"] / "metrics.json").read_text())
         assert metrics["training"]["steps"] == 3
         assert metrics["shipped"].items() <= figures.items()

@@ -1,13 +1,15 @@
-"""Private texts to simulate a client with: shipped samples, whole sets from the hub, the user's own files.
+"""Datasets of private texts for simulated clients: shipped samples, sets from the hub, the user's own files.
 
-dataset   Dataset, and which of its examples to take
-shipped   the samples that the package carries, and where they come from
-hub       splits of sets on the Hugging Face hub
-files     .txt, .csv, .tsv and .jsonl files
-columns   which column holds the text and which the label
-labels    from what a label column holds to class numbers
-classes   from these to the classes of a model
-load      from what the user wrote to one of these: the entry point
+Names and paths are resolved by `load_dataset`:
+
+    dataset   Dataset, and the selection of its examples
+    shipped   the samples that the package ships, and where they come from
+    hub       splits of sets on the Hugging Face hub
+    files     .txt, .csv, .tsv and .jsonl files
+    columns   which column holds the text and which the label
+    labels    from the values of a label column to class numbers
+    classes   from these to the classes of a model
+    load      the entry point: finds which of these a name means
 """
 
 from __future__ import annotations

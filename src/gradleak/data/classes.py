@@ -1,4 +1,4 @@
-"""From the labels of a dataset to the classes of a model."""
+"""Map the labels of a dataset to the classes of a model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ HOW = {
     "names": "by the names of the model's classes",
     "order": "by the order of the labels; --labels a=0,b=1,… says otherwise",
 }
-SHOWN = 8  # labels that are named in a line
+SHOWN = 8  # labels listed in a message
 
 
 @dataclass(frozen=True)
 class LabelMapping:
-    """Which class each label stands for.
+    """The class of each label.
 
     Attributes:
-        classes: class by label, labels as the data has them.
-        by: how that was found: `given` by the user, by the `names` of the model's classes, or by `order`.
+        classes: class by label, labels as in the data.
+        by: how it was found: `given` by the user, by the `names` of the model's classes, or by `order`.
     """
 
     classes: Mapping[str, int]
@@ -36,7 +36,7 @@ class LabelMapping:
         return f"{', '.join(pairs[:SHOWN])}{more} ({HOW[self.by]})"
 
     def covers(self, dataset: Dataset) -> bool:
-        """Whether every label of a dataset has a class."""
+        """Tell whether every label of a dataset has a class."""
         names = dataset.label_names or ()
         return all(names[number] in self.classes for number in dataset.used)
 
@@ -56,7 +56,7 @@ class LabelMapping:
 
 
 def classes_needed(dataset: Dataset, given: Mapping[str, int] | None = None) -> int | None:
-    """Return how many classes a new classifier needs for a dataset; None if it has no labels."""
+    """Return the number of classes that a new classifier needs for a dataset; None if it has no labels."""
     if dataset.labels is None or dataset.label_names is None:
         return None
     if given:
@@ -72,16 +72,16 @@ def map_labels(
     *,
     remedy: str = "give --labels a=0,b=1,…",
 ) -> LabelMapping | None:
-    """Return which class of a model each label of a dataset stands for; None if it has no labels.
+    """Map each label of a dataset to a class of a model; None if the dataset has no labels.
 
-    A mapping that is given counts; then the names of the model's classes, whatever their case; then the order of the
-    labels, of numbers by size. Whole numbers from 0 up are class numbers already, as far as the model has these.
+    A given mapping takes precedence; then the names of the model's classes, ignoring case; then the order of the
+    labels, by size if they are numbers. Whole numbers from 0 up are used as class numbers, if the model has as many.
 
     Args:
-        dataset: the data, whole or a part of it: the labels of the whole count.
-        count: how many classes the model has.
-        class_names: class by name, as the model calls its classes.
-        given: class by label, as the user wants it.
+        dataset: the data, or a part of it: the labels of the whole dataset are mapped.
+        count: number of classes of the model.
+        class_names: class by name, from the model's config.
+        given: class by label, from the user.
         remedy: what to do if the labels do not fit, for the error message.
 
     Raises:
@@ -92,7 +92,7 @@ def map_labels(
     labels = [dataset.label_names[number] for number in dataset.used]
     if given:
         return LabelMapping(_checked(given, dataset, count), "given")
-    # A class that is called by its number has no name.
+    # A class whose name is its number counts as unnamed.
     names = {name: number for name, number in (class_names or {}).items() if name != str(number)}
     named = {name.strip().casefold(): number for name, number in names.items() if 0 <= number < count}
     known = [label for label in labels if label.casefold() in named]
@@ -111,10 +111,10 @@ def map_labels(
 
 
 def parse_mapping(text: str) -> dict[str, int]:
-    """Read `1=0,2=1`: data labels and the classes that they stand for.
+    """Parse a mapping of labels to classes, such as `1=0,2=1`.
 
     Raises:
-        GradleakError: If it is written otherwise.
+        GradleakError: If it is not of this form.
     """
     classes: dict[str, int] = {}
     for part in text.split(","):
@@ -144,9 +144,9 @@ def _checked(given: Mapping[str, int], dataset: Dataset, count: int) -> dict[str
 
 
 def _numbered_from_zero(dataset: Dataset) -> bool:
-    """Whether a dataset's own numbers of its labels can be class numbers.
+    """Tell whether a dataset's label numbers can be class numbers.
 
-    Names can, and whole numbers that begin at 0. Others (1 to 5 stars) cannot; a lone one stays itself.
+    Those of named labels can, and whole numbers that begin at 0. Others (1 to 5 stars) cannot, except a single one.
     """
     names = dataset.label_names or ()
     numbers = all(name == str(index) for index, name in enumerate(names))

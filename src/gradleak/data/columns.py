@@ -1,4 +1,4 @@
-"""Which column holds the text, and which the label."""
+"""Find the text column and the label column of a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_NAMES = (
     "body",
 )
 LABEL_NAMES = ("label", "labels", "intent", "class", "category", "target", "sentiment")
-_LOOK_AT = 100  # values that decide whether a column reads like text
+_LOOK_AT = 100  # number of values by which a column is recognised as text
 
 
 def find_columns(
@@ -34,9 +34,9 @@ def find_columns(
     """Return the names of the text column and of the label column, if there is one.
 
     Args:
-        columns: The columns there are.
-        values: Gives the values of a column; asked only if no column has a usual name.
-        place: The file or set, for the error message.
+        columns: Names of all columns.
+        values: Returns the values of a column; called only if no column has a usual name.
+        place: Name of the file or set, for the error message.
         text_column: The user's choice.
         label_column: The user's choice.
 
@@ -82,7 +82,7 @@ def _only_text(columns: Sequence[str], values: Callable[[str], Iterable[object]]
 
 
 def _reads_like_text(values: Iterable[object]) -> bool:
-    """Tell text from identifiers, dates and categories: most values are several words."""
+    """Tell text from identifiers, dates and categories: most values of text have several words."""
     seen = list(islice(values, _LOOK_AT))
     several = [v for v in seen if isinstance(v, str) and sum(w[:1].isalpha() for w in v.split()) > 1]
     return 2 * len(several) > len(seen)

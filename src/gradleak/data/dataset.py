@@ -1,4 +1,4 @@
-"""Texts with or without labels, and which of them to take."""
+"""A dataset: texts with or without labels, and the selection of a part of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gradleak.errors import GradleakError
 
-# Eighteen digits fit a machine word; nobody has more examples.
+# Eighteen digits fit a machine word, and no dataset has more examples.
 _TAKE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
 
 
@@ -17,13 +17,13 @@ class Dataset:
     """Texts, in a fixed order.
 
     Attributes:
-        name: What the user asked for: `cola`, `cola:train`, a path.
+        name: The name that the user gave: `cola`, `cola:train`, a path.
         texts: The texts.
         labels: One class number per text, or None if the texts have no labels.
         label_names: The name of each class, or None if the texts have no labels.
         source: Who made the set, or the file it was read from.
         whole: For a shipped sample the name of the set it was drawn from.
-        used: The classes that occur, in order; a part of a dataset has those of the whole.
+        used: The classes that occur, in order; a part of a dataset keeps those of the whole.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Dataset:
         return None if self.label_names is None else len(self.label_names)
 
     def take(self, selection: slice) -> Dataset:
-        """Return the selected examples; the classes stay those of the whole set.
+        """Return the selected examples, with the classes of the whole set.
 
         Raises:
             GradleakError: If the selection leaves no examples.
@@ -70,10 +70,10 @@ class Dataset:
 
 
 def parse_take(selection: str) -> slice:
-    """Return the slice that "A:B", ":B" or "A:" names.
+    """Parse a selection "A:B", ":B" or "A:" into a slice.
 
     Raises:
-        GradleakError: If it is written otherwise or selects nothing.
+        GradleakError: If it is not of this form or selects nothing.
     """
     match = _TAKE.fullmatch(selection)
     start, stop = (int(part) if part else None for part in match.groups()) if match else (None, None)

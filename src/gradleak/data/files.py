@@ -1,4 +1,4 @@
-"""The user's own files: .txt, .csv, .tsv and .jsonl."""
+"""Read datasets from the user's files: .txt, .csv, .tsv and .jsonl."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Row: TypeAlias = tuple[int, Mapping[str, object]]  # line number, values by colu
 
 
 def load_file(path: Path, *, text_column: str | None = None, label_column: str | None = None) -> Dataset:
-    """Read a dataset from a file, whose extension names its format.
+    """Read a dataset from a file, in the format of its extension.
 
     Raises:
-        GradleakError: If the file cannot be read as what its extension says.
+        GradleakError: If the file cannot be read in this format.
     """
     extension = path.suffix.lower()
     if extension not in EXTENSIONS:

@@ -1,4 +1,4 @@
-"""Splits of sets on the Hugging Face hub, through the optional package `datasets`."""
+"""Load splits of sets on the Hugging Face hub, with the optional package `datasets`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.errors import GradleakError, missing_extra
 
 @dataclass(frozen=True)
 class HubSet:
-    """Where a set is on the hub; columns that are None are found by their names."""
+    """The id, configuration and columns of a set on the hub; columns that are None are found by their names."""
 
     id: str
     config: str | None = None
@@ -28,11 +28,11 @@ class HubSet:
 def load_split(name: str, hub_set: HubSet, split: str, source: str | None = None) -> Dataset:
     """Load a whole split.
 
-    Examples without text are left out, and so are those without a label, unless no example has one
-    (the test splits of GLUE): then the dataset has no labels.
+    Examples without text are left out, and so are those without a label. If no example has a label
+    (the test splits of GLUE), all are kept and the dataset has no labels.
 
     Args:
-        name: What the user asked for.
+        name: The name that the user gave.
         hub_set: The set, its configuration and its columns.
         split: The split.
         source: Who made the set; the hub if None.
@@ -70,14 +70,14 @@ def _fetch(name: str, hub_set: HubSet, split: str) -> Any:  # noqa: ANN401 (a da
         datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False
     try:
         return datasets.load_dataset(hub_set.id, name=hub_set.config, split=split)
-    except Exception as error:  # the package and the network raise whatever they like
+    except Exception as error:  # the package and the network raise errors of many kinds
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
         raise GradleakError(f"cannot load '{name}' ({hub_set}) from the Hugging Face hub: {reason}") from error
 
 
 def _texts_of(table: Any, column: str) -> Iterable[object]:  # noqa: ANN401 (a datasets.Dataset)
-    # Reading any other kind of column may mean to decode images or sound.
+    # Reading a column of another type may decode images or sound.
     is_text = getattr(table.features[column], "dtype", None) in ("string", "large_string")
     return table[column] if is_text else ()
 

@@ -1,4 +1,4 @@
-"""From what a label column holds to class numbers."""
+"""Convert the values of a label column to class numbers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gradleak.errors import GradleakError
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
-# Larger numbers identify something; a classifier with so many classes is a mistake.
+# Larger numbers are identifiers of something, not classes.
 _MOST_CLASSES = 100_000
 
 
 def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return a class number per label, and the names of the classes.
 
-    Integers stay themselves (2.0 is one), and the classes run from 0 to the largest. Other labels are numbered in
-    sorted order, numbers by size; so are integers below zero, which cannot be class numbers.
+    Integers (2.0 included) are kept as class numbers, from 0 to the largest. Other labels are numbered in sorted order,
+    numbers by size; so are integers if any is below zero.
 
     Args:
         labels: The labels as text.
-        place: The file or set they come from, for the error message.
+        place: Name of the file or set, for the error message.
 
     Raises:
         GradleakError: If an integer is too large to be a class number.
@@ -42,7 +42,7 @@ def number_labels(labels: Sequence[str], place: str) -> tuple[tuple[int, ...], t
 
 
 def plain_number(label: str) -> str:
-    """Return a whole number that was written with a decimal point, as tables of floats have it, without it."""
+    """Return a label without the decimal point of a whole number: `2.0`, as in a table of floats, becomes `2`."""
     return _WHOLE_FLOAT.sub(r"\1", label)
 
 
@@ -56,7 +56,7 @@ def label_as_text(value: object) -> str | None:
 
 
 def _sorted(labels: set[str]) -> list[str]:
-    """Return labels by size if all of them are numbers, else by their letters."""
+    """Sort labels by size if all of them are numbers, else alphabetically."""
     try:
         sizes = {label: float(label) for label in labels}
     except ValueError:

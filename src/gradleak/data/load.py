@@ -1,4 +1,4 @@
-"""From what the user wrote to a dataset."""
+"""Load a dataset by name: a shipped sample, a split on the hub, or a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.errors import GradleakError, unknown_name
 
 
 def load_dataset(name: str, *, text_column: str | None = None, label_column: str | None = None) -> Dataset:
-    """Load a dataset.
+    """Load a dataset by name or path.
 
     Args:
         name: A shipped sample (`cola`), a split of its whole set (`cola:train`), a split of any set on
@@ -30,7 +30,7 @@ def load_dataset(name: str, *, text_column: str | None = None, label_column: str
         if text_column or label_column:
             raise GradleakError(f"the sample '{name}' has no columns to choose from; they are for files and hub sets")
         return load_sample(name)
-    # The functions of os.path never raise, however odd the name; those of Path may.
+    # Functions of os.path never raise, whatever the name; those of Path may.
     place = os.path.expanduser(name)
     path = Path(place)
     if path.suffix.lower() in EXTENSIONS or os.path.isfile(place):

@@ -1,4 +1,4 @@
-"""The samples that the package carries, and where they come from."""
+"""The samples that the package ships, and where they come from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradleak.errors import unknown_name
 
 @dataclass(frozen=True)
 class Shipped:
-    """What is known of a shipped sample and of the set it was drawn from."""
+    """A shipped sample, and the set that it was drawn from."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ def dataset_names() -> list[str]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return what a user wants to know of a shipped sample before using it.
+    """Return the size, labels, source and terms of a shipped sample, for `gradleak list`.
 
     Raises:
         GradleakError: If there is no such sample.
@@ -58,7 +58,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def find(name: str) -> Shipped:
-    """Return what is known of a shipped sample.
+    """Return the catalogue entry of a shipped sample.
 
     Raises:
         GradleakError: If there is no such sample.

@@ -1,4 +1,4 @@
-"""What every defense shares, and how the command line names one."""
+"""The base class of defenses, their registry, and the parser of `NAME:VALUE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import Update
 
 Memory = dict[str, Any]
-"""What a client keeps from one round to the next on behalf of its defenses."""
+"""State of a client's defenses from one round to the next."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,21 @@ class Defense(ABC):
     """Base of all defenses.
 
     A subclass is a frozen dataclass whose fields are its numbers, in the order in which they are written after the
-    name. It gives its name, one line of summary and what its numbers are in words (empty for a defense without any),
-    tells in `is_sensible` which numbers make sense, and writes `apply`.
+    name. It defines the class attributes below, checks its numbers in `is_sensible`, and writes `apply`.
+
+    Attributes:
+        name: its name on the command line.
+        summary: one line on what is sent.
+        takes: what its numbers are, in words; empty for a defense without any.
+        per_example: whether it needs the update of each example, see `apply_examples`.
+        by_tensor: whether it changes each tensor independently of the others.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     takes: ClassVar[str]
     per_example: ClassVar[bool] = False
-    by_tensor: ClassVar[bool] = False  # each tensor is changed without a look at the others
+    by_tensor: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.is_sensible():
@@ -42,22 +48,22 @@ class Defense(ABC):
 
     @abstractmethod
     def is_sensible(self) -> bool:
-        """Tell whether the numbers make sense; NaN must not."""
+        """Tell whether the numbers are in their ranges; NaN must not be."""
 
     @abstractmethod
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
-        """Return the update as it is sent under this defense; the original stays as it is.
+        """Return the update after this defense, as a new object.
 
         Args:
             update: what the client would send.
-            generator: a generator on the CPU, so that every device gets the same random numbers.
-            memory: what this defense remembers of earlier rounds, changed in place; None to remember nothing.
+            generator: a generator on the CPU, which draws the same numbers whatever the device of the update.
+            memory: this defense's state from earlier rounds, changed in place; None for no state.
         """
 
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the updates of many clients as they are sent, each as if it were alone.
+        """Return the updates of many clients after this defense, each defended independently.
 
-        Here they go through `apply` one by one; a defense that can change them all in one pass overrides this.
+        By default they go through `apply` one by one; a defense that can change them all in one pass overrides this.
 
         Args:
             tensors: what the clients would send, by name `[clients, *shape]`.
@@ -75,8 +81,7 @@ class Defense(ABC):
         """Return the batch's update under a defense that is `per_example`.
 
         Args:
-            updates: what the client would send for each example alone; gone through once, so that they need not be
-                in memory together.
+            updates: what the client would send for each example alone; iterated once, which keeps only one in memory.
             generator: see `apply`, like `memory`.
             memory: see `apply`.
         """
@@ -84,7 +89,7 @@ class Defense(ABC):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the defense with the numbers written in `text`."""
+        """Parse the numbers of this defense, such as `1,0.01`."""
         count = len(fields(cls))
         if not count and text:
             raise GradleakError(f"defense {cls.name} takes no value; write '{cls.name}'")
@@ -108,13 +113,13 @@ DEFENSES: dict[str, type[Defense]] = {}
 
 
 def register(defense: type[D]) -> type[D]:
-    """Class decorator: make a defense known by its name."""
+    """Register a defense by its name; a class decorator."""
     DEFENSES[defense.name] = defense
     return defense
 
 
 def parse_defense(text: str) -> Defense:
-    """Return the defense that `NAME:VALUE` stands for (`NAME` alone if it takes no value)."""
+    """Parse a defense written as `NAME:VALUE`, or `NAME` alone if it takes no value."""
     name, _, numbers = (part.strip() for part in text.partition(":"))
     if name not in DEFENSES:
         raise unknown_name("defense", name, DEFENSES)
@@ -122,6 +127,6 @@ def parse_defense(text: str) -> Defense:
 
 
 def _written(number: float) -> str:
-    """Return a number as short as it can be read back."""
+    """Return the shortest text that reads back as the number."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)

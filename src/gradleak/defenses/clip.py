@@ -1,4 +1,4 @@
-"""Clipping: no update is longer than this."""
+"""Clipping: an update is scaled down to a largest L2 norm."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.defenses.base import Defense, Memory, register
-from gradleak.defenses.entries import alone, norms_of, only_one
-from gradleak.exchange import Update
+from gradleak.defenses.base import register
+from gradleak.defenses.entries import BatchedDefense, norms_of
 
 
 @register
 @dataclass(frozen=True)
-class Clip(Defense):
+class Clip(BatchedDefense):
     """Scale the whole update down to at most this L2 norm (McMahan et al. 2018).
 
-    The direction stays, so that attacks which match by cosine see no difference; with `noise` after it, this is how
+    The direction is unchanged: attacks that match by cosine see no difference. With `noise` after it, this is how
     differentially private federated averaging bounds one client's influence.
     """
 
@@ -31,19 +30,15 @@ class Clip(Defense):
     value: float
 
     def is_sensible(self) -> bool:
-        """Any finite number above 0."""
+        """Tell whether it is a finite number above 0."""
         return self.value > 0 and math.isfinite(self.value)
 
-    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
-        """Nothing is random here."""
-        return only_one(update, clipped(alone(update), self.value))
-
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-        """Each update has a norm of its own."""
+        """Return each update, scaled by its own norm."""
         return clipped(tensors, self.value)
 
 
 def clipped(tensors: Mapping[str, Tensor], limit: float) -> dict[str, Tensor]:
     """Return updates `[updates, *shape]`, each scaled down if its L2 norm is above the limit."""
-    factors = (limit / norms_of(tensors)).clamp(max=1.0)  # a norm of 0 gives infinity, and so 1
+    factors = (limit / norms_of(tensors)).clamp(max=1.0)  # a norm of 0 gives infinity, hence 1
     return {name: t * factors.to(t.dtype).view(-1, *[1] * (t.ndim - 1)) for name, t in tensors.items()}

@@ -1,8 +1,7 @@
-"""Several defenses in a row, and the random stream that they share."""
+"""Apply several defenses in order, with the random stream and the memory that they share."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from gradleak.defenses.base import Defense, Memory
 from gradleak.errors import GradleakError
 from gradleak.exchange import Update
-from gradleak.randomness import SystemStream
+from gradleak.randomness import SystemStream, hashed_stream
 
 
 def examples_needed(defenses: Iterable[Defense]) -> bool:
@@ -50,7 +49,7 @@ def defend_examples(
     """Return the update of a batch after all defenses, of which the first needs the update of each example.
 
     Args:
-        updates: what the client would send for each example alone; an iterator does.
+        updates: what the client would send for each example alone; iterated once.
         defenses: the first one `per_example`, the others not.
         generator: see `defend`, like `memory`.
         memory: see `defend`.
@@ -65,12 +64,12 @@ def defend_examples(
 def defend_each(
     tensors: Mapping[str, Tensor], defenses: Iterable[Defense], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return what many clients with one example each send after all defenses, each as if it were alone.
+    """Return what many clients, with one example each, send after all defenses; each is defended independently.
 
     Args:
         tensors: what they would send, by name `[clients, *shape]`.
         defenses: in order.
-        generator: on any device; the numbers drawn are others than those that `defend` would draw one by one.
+        generator: on any device; it draws other numbers than `defend` for one update after the other.
     """
     sent = dict(tensors)
     for defense in defenses:
@@ -81,17 +80,16 @@ def defend_each(
 def defense_stream(seed: int | None) -> torch.Generator:
     """Return the random stream of the defenses of a run.
 
-    Client and attack have streams made from the same seed; equal seeds would give the attack's first guess the very
-    numbers that were added to the update.
+    It is not seeded by `seed` itself: the attack's stream is, and its first guess would be the very numbers that were
+    added to the update.
 
     Args:
-        seed: whoever knows or guesses it can draw the same noise and take it off again; None for noise from the
-            system's entropy, which nobody can.
+        seed: an attacker who knows or guesses it can draw the same noise and subtract it; None for noise from the
+            system's entropy, which nobody can repeat.
     """
     if seed is None:
         return SystemStream()
-    digest = hashlib.sha256(f"defenses {seed}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return hashed_stream(f"defenses {seed}")
 
 
 def _in_order(
@@ -103,5 +101,5 @@ def _in_order(
 
 
 def _part(memory: Memory | None, position: int, defense: Defense) -> Memory | None:
-    """Return the part of a client's memory that belongs to one defense: two of a kind must not share theirs."""
+    """Return one defense's part of a client's memory; its position keeps equal defenses apart."""
     return None if memory is None else memory.setdefault(f"{position} {defense}", {})

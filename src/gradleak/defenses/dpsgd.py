@@ -1,4 +1,4 @@
-"""DP-SGD: no example moves the update far, and noise hides the rest."""
+"""DP-SGD: the update of each example is clipped, and noise is added to their mean."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradleak.defenses.base import Defense, Memory, register
 from gradleak.defenses.clip import clipped
-from gradleak.defenses.entries import alone, only_one
+from gradleak.defenses.entries import batch_of_one, unbatched
 from gradleak.defenses.noise import Noise
 from gradleak.errors import GradleakError
 from gradleak.exchange import Update
@@ -23,14 +23,14 @@ from gradleak.exchange import Update
 class DPSGD(Defense):
     """Clip the update of each example to an L2 norm, average, add Gaussian noise (Abadi et al. 2016; GRAB, 5.5.1).
 
-    The noise is given as the standard deviation σ of each entry of the *mean* that is sent, so that it compares with
-    `noise:σ`. Abadi et al. give the noise multiplier z instead: the *sum* of B clipped updates gets noise of deviation
+    The noise is given as the standard deviation σ of each entry of the *mean* that is sent, comparable with `noise:σ`.
+    Abadi et al. give the noise multiplier z instead: the *sum* of B clipped updates gets noise of deviation
     z C, hence the mean σ = z C / B, and z = σ B / C (`noise_multiplier`). For the same σ a larger batch has a larger z.
     GRAB's noise level is z; for C = 1 and B = 1 the two are one.
 
     Attributes:
-        norm: C, the most that one example's update may measure.
-        deviation: σ, of the noise on the mean.
+        norm: C, the largest L2 norm of one example's update.
+        deviation: σ, the standard deviation of the noise on the mean.
     """
 
     name: ClassVar[str] = "dpsgd"
@@ -42,7 +42,7 @@ class DPSGD(Defense):
     deviation: float
 
     def is_sensible(self) -> bool:
-        """Finite numbers: the norm above 0, the deviation from 0 up."""
+        """Tell whether both are finite, the norm above 0 and the deviation 0 or more."""
         return self.norm > 0 and self.deviation >= 0 and math.isfinite(self.norm) and math.isfinite(self.deviation)
 
     def noise_multiplier(self, batch_size: int) -> float:
@@ -60,17 +60,17 @@ class DPSGD(Defense):
     def apply_examples(
         self, updates: Iterable[Update], generator: torch.Generator, memory: Memory | None = None
     ) -> Update:
-        """Sum up as the examples come, divide by their number, add the noise once."""
+        """Return the mean of the clipped updates plus noise; updates are summed as they come."""
         total: Update | None = None
         count = 0
         for update in updates:
-            bounded = only_one(update, clipped(alone(update), self.norm))
+            bounded = unbatched(update, clipped(batch_of_one(update), self.norm))
             count += 1
             if total is None:
                 total = bounded
                 continue
             for name, tensor in total.tensors.items():
-                tensor.add_(bounded.tensors[name])  # the sum is our own: `clipped` returns new tensors
+                tensor.add_(bounded.tensors[name])  # in place: `clipped` returned new tensors
         if total is None:
             raise GradleakError("defense dpsgd needs at least one example")
         mean = total.with_tensors({name: tensor / count for name, tensor in total.tensors.items()})

@@ -27,7 +27,7 @@ class Laplace(AddedNoise):
 
     @staticmethod
     def draw(shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Invert the distribution function, in double: hardly a draw is infinite."""
+        """Draw by inverting the distribution function, in double, where infinite draws are rare."""
         drawn = uniform(shape, generator, torch.float64)
         drawn.mul_(2).sub_(1)  # [-1, 1)
         drawn.clamp_(min=-1 + 2**-53)  # -1 itself would become infinite

@@ -1,4 +1,4 @@
-"""Noise on every entry: Gaussian, and what all kinds of it share."""
+"""Noise on every entry: the base of all kinds, and Gaussian noise."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.defenses.base import Defense, Memory, register
-from gradleak.exchange import Update
+from gradleak.defenses.base import register
+from gradleak.defenses.entries import BatchedDefense
 from gradleak.randomness import normal
 
 
 @dataclass(frozen=True)
-class AddedNoise(Defense):
-    """Independent noise on every entry, scaled by a value; what is drawn is a subclass's."""
+class AddedNoise(BatchedDefense):
+    """Base of defenses that add independent noise to every entry; a subclass draws it.
+
+    Attributes:
+        value: the scale of the noise.
+    """
 
     by_tensor: ClassVar[bool] = True
 
     value: float
 
     def is_sensible(self) -> bool:
-        """Any finite number from 0 up."""
+        """Tell whether it is a finite number of 0 or more."""
         return self.value >= 0 and math.isfinite(self.value)
 
-    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
-        """Every entry gets its own draw."""
-        return update.with_tensors(self.apply_each(update.tensors, generator))
-
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-        """Entries do not see each other."""
+        """Return each update with an independent draw added to each entry."""
         return {
             name: tensor + self.value * self.draw(tensor.shape, generator).to(tensor)
             for name, tensor in tensors.items()
@@ -42,7 +42,7 @@ class AddedNoise(Defense):
     @staticmethod
     @abstractmethod
     def draw(shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Draw noise of scale one where the generator is: a GPU's own stream gives other numbers."""
+        """Draw noise of scale one on the generator's device; generators on CPU and GPU draw different numbers."""
 
 
 @register
@@ -50,7 +50,7 @@ class AddedNoise(Defense):
 class Noise(AddedNoise):
     """Add independent Gaussian noise of this standard deviation to every entry (Zhu et al. 2019, section 5.1).
 
-    Without clipping this bounds no one's privacy loss; it is the baseline that the attacks' papers measure.
+    Without clipping it bounds nobody's privacy loss; it is the baseline that the attacks' papers measure.
     """
 
     name: ClassVar[str] = "noise"

@@ -19,7 +19,7 @@ def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: floa
         delta: δ.
 
     Raises:
-        GradleakError: if Opacus is not installed, or a number makes no sense.
+        GradleakError: if Opacus is not installed, or a number is out of its range.
     """
     try:
         from opacus.accountants import RDPAccountant  # type: ignore[import, unused-ignore]
@@ -32,6 +32,6 @@ def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: floa
         )
     accountant = RDPAccountant()
     accountant.history = [(noise_multiplier, sample_rate, steps)]
-    with warnings.catch_warnings():  # at the ends of its range of orders the bound is loose, but holds
+    with warnings.catch_warnings():  # at the ends of its range of orders the bound is loose, but valid
         warnings.filterwarnings("ignore", message="Optimal order is the")
         return float(accountant.get_epsilon(delta))

@@ -1,4 +1,4 @@
-"""SignSGD: only the direction of each entry is sent."""
+"""SignSGD: only the sign of each entry is sent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradleak.defenses.base import Defense, Memory, register
-from gradleak.exchange import Update
+from gradleak.defenses.base import register
+from gradleak.defenses.entries import BatchedDefense
 
 
 @register
 @dataclass(frozen=True)
-class Sign(Defense):
+class Sign(BatchedDefense):
     """Send -1, 0 or +1 in place of each entry (signSGD, Bernstein et al. 2018)."""
 
     name: ClassVar[str] = "sign"
@@ -24,13 +24,9 @@ class Sign(Defense):
     by_tensor: ClassVar[bool] = True
 
     def is_sensible(self) -> bool:
-        """There is nothing to choose."""
+        """Return True: there is no number to check."""
         return True
 
-    def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:
-        """Nothing is random here."""
-        return update.with_tensors(self.apply_each(update.tensors, generator))
-
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-        """Entries do not see each other."""
+        """Return the signs of each update's entries."""
         return {name: tensor.sign() for name, tensor in tensors.items()}

@@ -1,5 +1,5 @@
-"""The client's side: private text in, Update out, by FedSGD or FedAvg."""
+"""The client's side of federated learning: private text in, Update out, by FedSGD or FedAvg."""
 
-from gradleak.federation.client import Client, Embeddings, FedAvg
+from gradleak.federation.client import Client, Embeddings, FedAvg, sent_parameters
 
-__all__ = ["Client", "Embeddings", "FedAvg"]
+__all__ = ["Client", "Embeddings", "FedAvg", "sent_parameters"]

@@ -1,4 +1,4 @@
-"""The simulated participant: a private batch in, an Update out."""
+"""The simulated client: trains on a private batch and returns the Update that it would send."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from gradleak.randomness import random_stream, start_torch
 from gradleak.targets import Target, Tokens
 
 Embeddings = Literal["frozen", "words-frozen", "trained"]
+"""Which embedding gradients are sent.
+
+`frozen`: none of word, position and type embeddings and of their LayerNorm; `words-frozen`: all but those of the word
+embeddings; `trained`: all.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
-    """Local training before anything is sent (McMahan et al. 2017).
+    """Local SGD whose change of the weights is sent (McMahan et al. 2017).
 
     Attributes:
         steps: number of local SGD steps.
         lr: their learning rate.
-        batch: sequences in each step, taken in order and from the start again; None for all of them.
+        batch: sequences in each step, taken in order and cyclically; None for all of them.
     """
 
     steps: int
@@ -38,16 +43,15 @@ class FedAvg:
 
 
 class Client:
-    """A participant of federated training.
+    """A client of federated learning.
 
     Args:
         target: the global model.
-        dropout: train with the model's dropout, as fine-tuning does, or without.
-        embeddings: which embedding gradients are sent. `frozen`: none of word, position and type embeddings and of
-            their LayerNorm; `words-frozen`: all but the word embeddings; `trained`: all.
+        dropout: whether to train with the model's dropout, as fine-tuning does.
+        embeddings: which embedding gradients are sent, see `Embeddings`.
         fedavg: local training; None for FedSGD, one gradient of the mean loss over the batch.
-        seed: seed of the dropout masks, and of labels that are not given; None to take them from the system's entropy,
-            so that nobody can draw them again. It is private: no update holds it.
+        seed: seed of the dropout masks, and of labels that are not given; None to draw them from the system's entropy,
+            which nobody can repeat. It is private: no update holds it.
     """
 
     def __init__(
@@ -59,26 +63,15 @@ class Client:
         fedavg: FedAvg | None = None,
         seed: int | None = 0,
     ) -> None:
-        if embeddings not in get_args(Embeddings):
-            raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
         self.target = target
         self.dropout = dropout
         self.embeddings = embeddings
         self.fedavg = fedavg
+        self.sent_parameters = sent_parameters(target, embeddings)
         self._generator = random_stream(seed)
 
-    @property
-    def sent_parameters(self) -> list[str]:
-        """Names of the parameters whose change this client sends."""
-        hidden: frozenset[str] = {
-            "frozen": self.target.embedding_parameters,
-            "words-frozen": self.target.word_parameters,
-            "trained": frozenset(),
-        }[self.embeddings]
-        return [name for name in self.target.parameters if name not in hidden]
-
     def update(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Update:
-        """Train on a private batch and return what is sent.
+        """Train on a private batch and return the update that is sent.
 
         Args:
             texts: the private sentences.
@@ -94,7 +87,7 @@ class Client:
         return Update(difference, "difference", self.fedavg.lr, self.fedavg.steps, origin)
 
     def draw_labels(self, count: int) -> list[int]:
-        """Draw classes from the client's seed."""
+        """Draw uniform classes from the client's random stream."""
         return torch.randint(self.target.num_labels, (count,), generator=self._generator).tolist()
 
     def _labels(self, tokens: Tokens, labels: Sequence[int] | None) -> Tensor:
@@ -135,7 +128,7 @@ class Client:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """Switch dropout on if the client uses it, with masks from the client's own random stream."""
+        """Enable dropout if the client uses it, with masks from the client's random stream."""
         model = self.target.model
         devices = [self.target.device] if self.target.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -145,3 +138,23 @@ class Client:
                 yield
             finally:
                 model.eval()
+
+
+def sent_parameters(target: Target, embeddings: str) -> list[str]:
+    """Return the names of the parameters whose gradients clients send.
+
+    Args:
+        target: the global model.
+        embeddings: one of `Embeddings`.
+
+    Raises:
+        GradleakError: if it is none of them.
+    """
+    if embeddings not in get_args(Embeddings):
+        raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
+    hidden: frozenset[str] = {
+        "frozen": target.embedding_parameters,
+        "words-frozen": target.word_parameters,
+        "trained": frozenset(),
+    }[embeddings]
+    return [name for name in target.parameters if name not in hidden]

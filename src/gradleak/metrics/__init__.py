@@ -1,14 +1,14 @@
-"""How close a reconstruction comes to the private text, and how useful a model stays.
+"""Scores: how close a reconstruction comes to the private text, and how accurate a classifier is.
 
 Each sentence is scored by ROUGE-1, ROUGE-2 and ROUGE-L (F-measure), exact match and token accuracy,
-all from 0 to 100. The order of sentences in a batch does not show in its update, so a reconstructed
+all from 0 to 100. An update does not show the order of the sentences in a batch, so a reconstructed
 batch is first aligned with the truth: by optimal assignment (each reconstruction counts once) or by
 the best match (one reconstruction may serve several references). docs/scores.md has the definitions.
 
-    scores    what a sentence and a batch got
-    align     which reconstruction is held against which reference
-    rouge     ROUGE of two texts, and of two equal ones
-    wording   what the scores read of a sentence, and what the tokenizer lost of it
+    scores    the scores of a sentence and of a batch
+    align     which reconstruction is compared with which reference
+    rouge     ROUGE of two texts
+    wording   the text and the tokens of a sentence that are scored, and what the tokenizer cannot represent
     tokens    from token ids to scores: the entry point
     utility   accuracy and Matthews correlation of a classifier
 """

@@ -1,4 +1,4 @@
-"""ROUGE of two texts."""
+"""ROUGE of two texts, by the package `rouge_score`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 ROUGE_NAMES = ("rouge1", "rouge2", "rougeL")
-# Words for unknown tokens, of characters that no text holds (Unicode's noncharacters): they match nothing.
+# Words for unknown tokens, made of Unicode's noncharacters, which no text holds: they match nothing.
 UNKNOWN_IN_TRUTH, UNKNOWN_IN_GUESS = "\ufdd0", "\ufdd1"
 _UNKNOWN = re.compile(f"([{UNKNOWN_IN_TRUTH}{UNKNOWN_IN_GUESS}])")
 
 
-class _Words:
-    """Splits a text into words as `rouge_score` does, and keeps unknown tokens as words of their own."""
+class _RougeTokenizer:
+    """Splits a text into words as `rouge_score` does, and keeps each unknown token as a separate word."""
 
     def __init__(self) -> None:
         from rouge_score.tokenizers import DefaultTokenizer
@@ -32,15 +32,15 @@ class _Words:
 def _scorer() -> Any:  # noqa: ANN401 (rouge_score is not typed)
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(list(ROUGE_NAMES), tokenizer=_Words())
+    return RougeScorer(list(ROUGE_NAMES), tokenizer=_RougeTokenizer())
 
 
 def rouge(reconstruction: str, reference: str) -> tuple[float, float, float]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L (F-measure, 0 to 100) of two texts.
 
-    Equal texts score 100 on all three. `rouge_score` gives 0 where it finds nothing to count: ROUGE-2
+    Equal texts score 100 on all three. `rouge_score` returns 0 where it has nothing to count: ROUGE-2
     of a single word, every ROUGE of an empty text or of one without Latin letters and digits. A text
-    recovered in full would then look like a text kept private.
+    recovered in full would then look like one that stayed private.
     """
     if reconstruction == reference:
         return 100.0, 100.0, 100.0

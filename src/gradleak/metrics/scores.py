@@ -1,4 +1,4 @@
-"""What a sentence and a batch of sentences got, from 0 to 100."""
+"""The scores of a sentence and of a batch of sentences, from 0 to 100."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Scores:
         rouge1: F-measure of the words in common.
         rouge2: F-measure of the pairs of neighbouring words in common.
         rougeL: F-measure of the longest common subsequence of words.
-        exact: 100 if the text is the private one as the tokenizer writes it, and nothing of that was lost; else 0.
-        token_accuracy: share of positions that hold the true token; an unknown token is none.
+        exact: 100 if the text is the private one as the tokenizer writes it and the tokenizer lost nothing; else 0.
+        token_accuracy: percentage of positions with the true token; an unknown token is never true.
     """
 
     rouge1: float
@@ -42,10 +42,10 @@ class BatchScores:
     Attributes:
         sentences: One entry per reference.
         matches: For each reference the index of the reconstruction matched to it, or None.
-        returned: How many distinct texts were returned.
-        right: How many of them are exactly a private text of the batch.
-        surplus: How many of them were returned beyond what the batch has sentences for.
-        unrepresentable: The references that the tokenizer cannot write in full: they are never exact.
+        returned: Number of distinct texts that were returned.
+        right: Number of these that equal a private text of the batch.
+        surplus: Number of these beyond the number of sentences in the batch.
+        unrepresentable: Indices of the references that the tokenizer cannot represent: they are never exact.
     """
 
     sentences: tuple[Scores, ...]
@@ -86,7 +86,7 @@ class BatchScores:
 
     @property
     def precision(self) -> float | None:
-        """Percentage of the returned texts that are exactly a private text; None if none was returned."""
+        """Percentage of the returned texts that equal a private text; None if none was returned."""
         return share(self.right, self.returned)
 
     def as_dict(self) -> dict[str, float]:
@@ -94,7 +94,7 @@ class BatchScores:
         return {name: self._mean(name) for name in SCORE_NAMES}
 
     def as_record(self) -> dict[str, Any]:
-        """Return the averages and what holds for the batch as a whole, ready for JSON."""
+        """Return the averages and the figures of the batch as a whole, ready for JSON."""
         return {
             **self.as_dict(),
             "precision": self.precision,
@@ -104,5 +104,5 @@ class BatchScores:
 
 
 def share(part: int, whole: int) -> float | None:
-    """Return a part of the whole in per cent; None of nothing."""
+    """Return a part as a percentage of the whole; None if the whole is 0."""
     return 100.0 * part / whole if whole else None

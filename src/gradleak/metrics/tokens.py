@@ -1,4 +1,4 @@
-"""From token ids to scores."""
+"""Score reconstructed token ids against the true ones: the entry point of this package."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def score_tokens(
 ) -> BatchScores:
     """Score reconstructed sentences against the true ones.
 
-    Special tokens and padding never count, but for the unknown token: it stands for something that was
-    not recovered. In a reference it is a token that nothing matches, in a reconstruction a wrong one.
+    Special tokens and padding do not count, except the unknown token, which is never correct: in a
+    reference nothing matches it, and in a reconstruction it is a wrong token.
 
     With `scoring="lamp"` ROUGE counts `[CLS]`, `[SEP]` and `[UNK]` as words like any other, and each
-    reference is a secret of its own: the published code of LAMP does so. Use it to compare with LAMP's
-    own table and for nothing else. Exact match and token accuracy are the same as with "plain".
+    reference is a separate secret, as in LAMP's published code. Use it to compare with LAMP's own table
+    and for nothing else. Exact match and token accuracy are the same as with "plain".
 
     Args:
         reconstruction: Token ids of the reconstructed sentences, in any order and number.
         references: Token ids of the true sentences.
         tokenizer: The tokenizer of both.
-        texts: The true sentences themselves. Without them only unknown tokens show what the tokenizer lost.
-        copies: How often each reconstructed sentence was found; once if it is left out.
-        alignment: "assignment" uses each reconstruction once for each copy so that ROUGE-1 is largest
-            over the batch; "best" lets each reference take the reconstruction nearest to it. References
-            that are equal are one secret, and share what was found of it.
-        scoring: "plain", or "lamp" for ROUGE as LAMP's published code counts it.
+        texts: The true sentences themselves. Without them only unknown tokens tell what the tokenizer lost.
+        copies: How often each reconstructed sentence was found; once each if empty.
+        alignment: "assignment" uses each reconstruction once for each copy, with the largest sum of
+            ROUGE-1 over the batch; "best" matches each reference to the nearest reconstruction. Equal
+            references are one secret and share what was found of it.
+        scoring: "plain", or "lamp" for ROUGE as in LAMP's published code.
 
     Returns:
         One entry per reference; a reference left without a reconstruction scores zero.
 
     Raises:
-        GradleakError: If there are no references, a name is unknown, or numbers do not fit.
+        GradleakError: If there are no references, a name is unknown, or lengths differ.
     """
     if alignment not in ALIGNMENTS:
         raise unknown_name("alignment", alignment, ALIGNMENTS)
@@ -91,7 +91,7 @@ def score_tokens(
 
 
 def _distinct(items: Sequence[Item]) -> tuple[list[Item], list[int]]:
-    """Return the distinct items in order, and for each item its number among them."""
+    """Return the distinct items in order, and for each item its index among them."""
     numbers: dict[Item, int] = {}
     places = [numbers.setdefault(item, len(numbers)) for item in items]
     return list(numbers), places
@@ -112,6 +112,6 @@ def _token_accuracy(guess: Sequence[int], truth: Sequence[int]) -> float:
     longest = max(len(guess), len(truth))
     if longest == 0:
         return 100.0
-    # A shorter sentence ends where it ends: the positions it lacks count as wrong.
+    # Positions that the shorter sentence lacks count as wrong.
     right = sum(a == b for a, b in zip(guess, truth, strict=False))
     return 100.0 * right / longest

@@ -1,4 +1,4 @@
-"""How well a classifier does its work: what a defense costs."""
+"""Accuracy and Matthews correlation of a classifier: the utility that a defense costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.errors import GradleakError
 
 
 def accuracy(predictions: Sequence[int], labels: Sequence[int]) -> float:
-    """Return the share of right predictions, from 0 to 1."""
+    """Return the share of correct predictions, from 0 to 1."""
     predicted, true = _checked(predictions, labels)
     return float((predicted == true).mean())
 
@@ -28,7 +28,7 @@ def matthews_correlation(predictions: Sequence[int], labels: Sequence[int]) -> f
     _, codes = np.unique(np.concatenate([predicted, true]), return_inverse=True)
     size = len(true)
     classes = int(codes.max()) + 1
-    # Python integers: the squares of a large count must not overflow.
+    # Python integers, because squares of large counts overflow.
     guesses = [int(n) for n in np.bincount(codes[:size], minlength=classes)]
     truths = [int(n) for n in np.bincount(codes[size:], minlength=classes)]
     right = int((predicted == true).sum())

@@ -1,4 +1,4 @@
-"""How the scores read a sentence: its tokens, its text, and where the tokenizer lost something of it."""
+"""The tokens and the text of a sentence that are scored, with what the tokenizer cannot represent marked as lost."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Protocol
 from gradleak.metrics.rouge import UNKNOWN_IN_GUESS, UNKNOWN_IN_TRUTH
 
 LOST = -1
-"""Stands for a token of a private text that says nothing of what it replaced: no guess holds this id."""
+"""Id of a token in a private text that does not tell what it replaced, such as [UNK]; no guess has this id."""
 
 LOST_IN_GUESS = -2
-"""Stands for an unknown token in a guess: no private text holds this id."""
+"""Id of an unknown token in a guess; no private text has this id."""
 
 _WORDS = {LOST: UNKNOWN_IN_TRUTH, LOST_IN_GUESS: UNKNOWN_IN_GUESS}
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how SentencePiece writes a space
 
 
 class Tokenizer(Protocol):
-    """What scoring asks of a tokenizer; those of Hugging Face have it."""
+    """The part of a Hugging Face tokenizer that scoring uses."""
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
     @property
     def unk_token_id(self) -> int | None:
-        """Id of the token that replaces what the vocabulary cannot write."""
+        """Id of the token that replaces what the vocabulary cannot represent."""
         ...
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Any:  # noqa: ANN401 (a mapping with `input_ids`)
@@ -52,13 +52,13 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Wording:
-    """A sentence as the scores read it.
+    """A sentence as it is scored.
 
     Attributes:
-        ids: its tokens without special ones; `LOST` and `LOST_IN_GUESS` stand for unknown tokens.
-        text: their text, in which a word of its own stands for each unknown token.
+        ids: its tokens without special ones; `LOST` and `LOST_IN_GUESS` in place of unknown tokens.
+        text: their text, with a separate word for each unknown token.
         rouge_text: the text that ROUGE counts.
-        secret: what tells private texts apart; two that read the same may differ in what the tokenizer lost.
+        secret: the private text if the tokenizer lost a part of it; two texts with the same tokens may differ there.
     """
 
     ids: tuple[int, ...]
@@ -73,20 +73,20 @@ class Wording:
 
 
 def read_guess(ids: Sequence[int], tokenizer: Tokenizer, scoring: str) -> Wording:
-    """Return a reconstructed sentence as the scores read it."""
-    plain = [int(i) for i in ids]  # entries of a tensor are welcome, too
+    """Return a reconstructed sentence as it is scored."""
+    plain = [int(i) for i in ids]  # entries may be those of a tensor
     return _wording(plain, _content(plain, tokenizer, LOST_IN_GUESS), tokenizer, scoring)
 
 
 def read_truth(ids: Sequence[int], tokenizer: Tokenizer, scoring: str, text: str | None = None) -> Wording:
-    """Return a private sentence as the scores read it.
+    """Return a private sentence as it is scored.
 
     Args:
         ids: its token ids.
         tokenizer: the tokenizer that made them.
         scoring: what ROUGE counts.
-        text: the sentence itself. Only with it can be told whether it holds special tokens written out ("[SEP]"), or
-            characters that the tokenizer dropped without a trace: both are lost.
+        text: the sentence itself. Only it shows special tokens that are written out ("[SEP]") and characters that the
+            tokenizer dropped without a trace: both are lost.
     """
     plain = [int(i) for i in ids]
     if text is None:
@@ -113,14 +113,14 @@ def _content(ids: list[int], tokenizer: Tokenizer, lost: int) -> list[int]:
 
 
 def _unknown(tokenizer: Tokenizer) -> int | None:
-    """Return the id of the unknown token; None where it is also another special token's, as in GPT-2."""
+    """Return the id of the unknown token; None if another special token has the same id, as in GPT-2."""
     names = ("pad_token_id", "sep_token_id", "cls_token_id", "bos_token_id", "eos_token_id")
     unknown = tokenizer.unk_token_id
     return None if unknown in [getattr(tokenizer, name, None) for name in names] else unknown
 
 
 def _text(ids: list[int], tokenizer: Tokenizer) -> str:
-    """Return the text of the ids, a word of its own for each that is lost."""
+    """Return the text of the ids, with a separate word for each lost one."""
     parts: list[str] = []
     run: list[int] = []
     for token in ids:
@@ -137,13 +137,13 @@ def _decode(ids: list[int], tokenizer: Tokenizer) -> str:
 
 
 def _drops(text: str, ids: list[int], tokenizer: Tokenizer) -> bool:
-    """Tell whether characters of a text are in none of its tokens, as where a vocabulary has no unknown token.
+    """Tell whether characters of a text are in none of its tokens, as with a vocabulary without an unknown token.
 
-    What the tokenizer's normaliser takes away (accents, control characters) is not counted, nor are spaces.
+    Characters that the tokenizer's normaliser removes (accents, control characters) and spaces are not counted.
     """
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     normalised = text if normalizer is None else str(normalizer.normalize_str(text))
-    # The shorter one: a normaliser may also write a character as several (its bytes, say), which decoding takes back.
+    # The shorter one: a normaliser may also write a character as several (its bytes, say), which decoding undoes.
     return _letters(_decode(ids, tokenizer)) < min(_letters(text), _letters(normalised))
 
 

@@ -1,4 +1,4 @@
-"""`gradleak invert`: train an inverter, the network that the attack LTI reads gradients with."""
+"""`gradleak invert`: train an inverter, the network with which the attacks lti and lti-p read gradients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradleak.cli.codes import INTERRUPTED
-from gradleak.cli.options import inversion as i
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.groups import Without, with_groups
+from gradleak.cli.options.inversion import AuxiliaryChoice, Folder, InverterChoice
 from gradleak.cli.options.parse import check_output, check_overwriting, try_writing
 from gradleak.cli.options.scenario import ClientChoice, ModelChoice
+from gradleak.cli.options.shared import JsonFile, Quiet, Seed
 from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.live import PLAIN_INTERVAL, clock
 from gradleak.cli.output.screen import Screen
@@ -24,8 +24,8 @@ from gradleak.errors import GradleakError
 from gradleak.version import __version__
 
 if TYPE_CHECKING:
-    from gradleak.inversion import Recipe, Report, Stream
-    from gradleak.inversion.training import Watcher
+    from gradleak.inversion import Recipe, Stream, TrainingReport
+    from gradleak.inversion.training import ReportCallback
     from gradleak.targets import Target
 
 app = typer.Typer(name="invert", help="Train inverters for the attacks lti and lti-p.", no_args_is_help=True)
@@ -38,23 +38,23 @@ app = typer.Typer(name="invert", help="Train inverters for the attacks lti and l
 @with_groups
 def train(
     *,
-    output: i.Folder,
-    text: i.AuxiliaryChoice,
+    folder: Folder,
+    text: AuxiliaryChoice,
     model: ModelChoice,
     client: Annotated[ClientChoice, Without("fedavg")],
-    seed: o.Seed = 0,
-    inverter: i.InverterChoice,
-    json_file: o.JsonFile = None,
-    quiet: o.Quiet = False,
+    seed: Seed = 0,
+    inverter: InverterChoice,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a network that maps the gradients of a model to text, under the defenses given (Learning to Invert).
 
-    It makes the gradients itself, as it goes, from the attacker's own text. Stopped at any moment, the same command
-    goes on where it was. Use it with: gradleak attack --attack lti --set inverter=DIR
+    The gradients are computed on the fly from the attacker's own text. Interrupted at any moment, the same command
+    resumes the training. Use it with: gradleak attack --attack lti --set inverter=DIR
     """
-    _check_folder(output)
+    _check_folder(folder)
     check_output(json_file)
-    written = [("--output", output / name) for name in ("inverter.safetensors", "checkpoint.safetensors", "CARD.md")]
+    written = [("--output", folder / name) for name in ("inverter.safetensors", "checkpoint.safetensors", "CARD.md")]
     check_overwriting([*written, ("--json", json_file)], (text.text, text.other, text.held_out, model.model))
     sender, rate = client.read(), inverter.rate
     target = model.load(seed)
@@ -64,24 +64,24 @@ def train(
     screen = Screen(quiet)
     stream, unseen = text.streams(target, recipe)
     if rate is None:
-        recipe = replace(recipe, lr=checkpoint_rate(output) or choose_rate(target, recipe, stream, unseen))
-    _overview(screen, target, recipe, stream, unseen, output)
+        recipe = replace(recipe, lr=checkpoint_rate(folder) or choose_rate(target, recipe, stream, unseen))
+    _overview(screen, target, recipe, stream, unseen, folder)
     began = time.monotonic()
     try:
-        with _watched(screen) as watch:
-            trained = train_inverter(target, recipe, stream, unseen, output, watch)
+        with _progress(screen) as report:
+            trained = train_inverter(target, recipe, stream, unseen, folder, report)
     except KeyboardInterrupt:
-        screen.line(f"interrupted: the same command goes on from the checkpoint in {output}", "yellow")
+        screen.line(f"interrupted: the same command goes on from the checkpoint in {folder}", "yellow")
         raise typer.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - began
     card = trained.card
     screen.result(
-        f"{card.accuracy:.1f} % of held-out tokens after {card.samples:,} examples and {clock(seconds)}: {output}"
+        f"{card.accuracy:.1f} % of held-out tokens after {card.samples:,} examples and {clock(seconds)}: {folder}"
     )
-    screen.line(f"use it: gradleak attack --attack {'lti-p' if text.pseudo else 'lti'} --set inverter={output}")
+    screen.line(f"use it: gradleak attack --attack {'lti-p' if text.pseudo else 'lti'} --set inverter={folder}")
     write_json(
         json_file,
-        {"schema": 1, "inverter": str(output), **asdict(card), "seconds": seconds, "version": __version__},
+        {"schema": 1, "inverter": str(folder), **asdict(card), "seconds": seconds, "version": __version__},
     )
 
 
@@ -91,7 +91,7 @@ def _check_folder(path: Path) -> None:
     try_writing(path, folder=path)
 
 
-def _overview(screen: Screen, target: Target, recipe: Recipe, stream: Stream, unseen: Stream, output: Path) -> None:
+def _overview(screen: Screen, target: Target, recipe: Recipe, stream: Stream, unseen: Stream, folder: Path) -> None:
     lengths = f"{recipe.tokens}" if recipe.shortest == recipe.tokens else f"{recipe.shortest} to {recipe.tokens}"
     sent = recipe.sent(target)
     values = sum(target.parameters[name].numel() for name in sent)
@@ -103,18 +103,18 @@ def _overview(screen: Screen, target: Target, recipe: Recipe, stream: Stream, un
                 f"{len(sent)} tensors, {values:,} values; batches of {recipe.sequences} × {lengths} tokens",
             ),
             ("defenses", ", ".join(map(str, recipe.defenses)) or "none"),
-            ("learns from", stream.words),
+            ("learns from", stream.description),
             ("tested on", f"{unseen.size:,} sentences"),
             ("reads", f"{recipe.reduction}, {recipe.share:g} of what is sent at most"),
             ("network", f"hidden {', '.join(map(str, recipe.hidden))}, answers with {recipe.output}"),
             ("training", f"Adam, lr {recipe.lr:g}, batch {recipe.batch}, at most {recipe.epochs} epochs"),
-            ("folder", str(output)),
+            ("folder", str(folder)),
         ]
     )
 
 
 @contextmanager
-def _watched(screen: Screen) -> Iterator[Watcher]:
+def _progress(screen: Screen) -> Iterator[ReportCallback]:
     """Show progress: a bar on a terminal, a line now and then in a pipe, nothing if quiet."""
     if screen.quiet:
         yield lambda report: None
@@ -122,7 +122,7 @@ def _watched(screen: Screen) -> Iterator[Watcher]:
     if not screen.rich:
         printed = [time.monotonic()]
 
-        def print_line(report: Report) -> None:
+        def print_line(report: TrainingReport) -> None:
             if time.monotonic() - printed[0] >= PLAIN_INTERVAL:
                 printed[0] = time.monotonic()
                 screen.line(_position(report))
@@ -134,14 +134,14 @@ def _watched(screen: Screen) -> Iterator[Watcher]:
     bar = Progress(BarColumn(), TextColumn("{task.description}"), console=screen.console, transient=True)
     number = bar.add_task("starting …", total=1)
 
-    def draw(report: Report) -> None:
+    def draw(report: TrainingReport) -> None:
         bar.update(number, total=report.total, completed=report.samples, description=_position(report))
 
     with bar:
         yield draw
 
 
-def _position(report: Report) -> str:
+def _position(report: TrainingReport) -> str:
     found = "" if report.accuracy is None else f"  held-out {report.accuracy:.1f} %"
     return (
         f"{report.samples:,} of {report.total:,} examples  loss {report.loss:.3f}{found}  "

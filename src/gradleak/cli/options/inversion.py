@@ -1,17 +1,20 @@
-"""The options of `gradleak invert train` that no other command has, and what they ask for: text and a recipe."""
+"""The options that only `gradleak invert train` has, and what they choose: the text to train on, and a recipe."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.models import OptionInfo
 
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.parse import parse_whole_numbers
+from gradleak.cli.options.shared import OUTPUT
 from gradleak.errors import GradleakError
+from gradleak.inverters.settings import TrainingSettings
+from gradleak.settings import settings_of
 
 if TYPE_CHECKING:
     from gradleak.cli.options.scenario import DefendedClient
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 AUXILIARY, INVERTER = "The attacker's text", "Inverter"
 HELD_OUT_SHARE = 0.1
+PSEUDO_SIZE = 20_000
+SETTINGS = settings_of(TrainingSettings)
 
 Folder = Annotated[
     Path,
@@ -27,8 +32,8 @@ Folder = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Folder of the inverter; an unfinished one in it is taken up again.",
-        rich_help_panel=o.OUTPUT,
+        help="Folder of the inverter; an unfinished training in it is resumed.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -68,7 +73,7 @@ class AuxiliaryChoice:
             "--size",
             min=1,
             metavar="N",
-            help="Sentences to learn from; with --pseudo, those that count as an epoch.",
+            help="Sentences to train on; with --pseudo, the number that counts as an epoch.",
             show_default="all; with --pseudo 20000",
             rich_help_panel=AUXILIARY,
         ),
@@ -77,7 +82,7 @@ class AuxiliaryChoice:
         bool,
         typer.Option(
             "--pseudo",
-            help="LTI-P: learn from tokens drawn by their frequency in the text, never from the text.",
+            help="LTI-P: train on tokens drawn by their frequency in the text, never on the text.",
             rich_help_panel=AUXILIARY,
         ),
     ] = False
@@ -93,125 +98,93 @@ class AuxiliaryChoice:
     ] = None
 
     def streams(self, target: Target, recipe: Recipe) -> tuple[Stream, Stream]:
-        """Return what is learnt from and what is tested on."""
+        """Return the text to train on, and the text to test on."""
         from gradleak.data import load_dataset
-        from gradleak.inversion import AuxiliaryText, PseudoText, cut_texts, mixed
+        from gradleak.inversion import AuxiliaryText, PseudoText, cut_texts
         from gradleak.priors import marginal_distribution
 
-        def read(name: str) -> Tokens:
-            return cut_texts(target, load_dataset(name).texts, recipe.shape)
-
-        tokens = read(self.text)
-        unseen = read(self.held_out) if self.held_out else None
+        texts = load_dataset(self.text).texts
+        tokens = cut_texts(target, texts, recipe.shape)
+        unseen = cut_texts(target, load_dataset(self.held_out).texts, recipe.shape) if self.held_out else None
         if self.pseudo:
             if self.other is not None:
                 raise GradleakError("--pseudo learns from no text: --other is for auxiliary text")
-            marginal = marginal_distribution(target, load_dataset(self.text).texts)
-            stream: Stream = PseudoText(target, marginal, recipe.shape, seed=recipe.seed, size=self.size or 20_000)
+            marginal = marginal_distribution(target, texts)
+            stream: Stream = PseudoText(target, marginal, recipe.shape, seed=recipe.seed, size=self.size or PSEUDO_SIZE)
             return stream, AuxiliaryText(unseen or tokens, seed=recipe.seed + 1)
-        words = self.text
         if unseen is None:
             tokens, unseen = _split(tokens)
+        auxiliary = self._auxiliary(target, recipe, tokens)
+        return auxiliary, AuxiliaryText(unseen, seed=recipe.seed + 1)
+
+    def _auxiliary(self, target: Target, recipe: Recipe, tokens: Tokens) -> Stream:
+        """Return the auxiliary text: sentences of --text, mixed with those of --other, as many as --size."""
+        from gradleak.data import load_dataset
+        from gradleak.inversion import AuxiliaryText, cut_texts, mixed
+
+        description = self.text
         if self.other is not None:
-            outside = read(self.other)
-            size = self.size or _largest(len(tokens.ids), len(outside.ids), self.beta)
+            outside = cut_texts(target, load_dataset(self.other).texts, recipe.shape)
+            size = self.size or _largest_mixture(len(tokens.ids), len(outside.ids), self.beta)
             tokens = mixed(tokens, outside, self.beta, size, recipe.seed)
-            words = f"{self.text} ({100 * self.beta:g} %) and {self.other}"
+            description = f"{self.text} ({100 * self.beta:g} %) and {self.other}"
         elif self.size is not None:
             tokens = mixed(tokens, tokens, 1.0, self.size, recipe.seed)
-        return AuxiliaryText(tokens, seed=recipe.seed, words=words), AuxiliaryText(unseen, seed=recipe.seed + 1)
+        return AuxiliaryText(tokens, seed=recipe.seed, description=description)
+
+
+def _declared(
+    name: str, metavar: str | None = None, *flags: str, more: str = "", shown: str | None = None
+) -> OptionInfo:
+    """Return the option of a setting, whose meaning and bounds are those of its declaration.
+
+    Args:
+        name: the setting of `TrainingSettings`.
+        metavar: the placeholder of the value in the help; by default the choices, if it has any.
+        flags: names of the option, where it is not called like the setting.
+        more: what the help adds to the setting's meaning.
+        shown: the default in words, where it depends on other options.
+    """
+    one = SETTINGS[name]
+    paper = f" (paper: {one.paper})" if one.paper else ""
+    # A setting of several numbers is given as text: its bounds are checked by the recipe.
+    bounds = (one.least, one.most) if one.kind in (int, float) else (None, None)
+    least, most = (None if bound is None else one.kind(bound) for bound in bounds)
+    option: OptionInfo = typer.Option(
+        *flags,
+        metavar=metavar or "|".join(one.choices) or None,
+        min=least,
+        max=most,
+        help=f"{one.meaning[0].upper()}{one.meaning[1:]}{paper}.{more}",
+        show_default=shown if shown is not None else True,
+        rich_help_panel=INVERTER,
+    )
+    return option
 
 
 @dataclass(frozen=True)
 class InverterChoice:
-    """The options on the network and its training."""
+    """The options on the network and its training: settings of `TrainingSettings`, by the same names."""
 
-    tokens: Annotated[
-        int, typer.Option("--tokens", min=1, metavar="N", help="The most tokens of a text.", rich_help_panel=INVERTER)
-    ] = 16
-    shortest: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="The fewest; else text is joined and cut into pieces of --tokens, as the paper does.",
-            show_default="--tokens",
-            rich_help_panel=INVERTER,
-        ),
-    ] = None
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size", min=1, metavar="B", help="Texts in a client's batch, 1 to 4.", rich_help_panel=INVERTER
-        ),
-    ] = 1
-    reduction: Annotated[
-        str,
-        typer.Option(
-            metavar="keep|hash",
-            help="What it reads: the most informative parameters' gradients, or all hashed as in the paper.",
-            rich_help_panel=INVERTER,
-        ),
-    ] = "keep"
-    share: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="Numbers read for each number sent, at most.", rich_help_panel=INVERTER),
-    ] = 0.02
-    output_layer: Annotated[
-        str,
-        typer.Option(
-            metavar="words|vocabulary",
-            help="Answer with embeddings, compared with the model's words, or with a weight for every token as the "
-            "paper.",
-            rich_help_panel=INVERTER,
-        ),
-    ] = "words"
-    hidden: Annotated[
-        str, typer.Option(metavar="N,N", help="Sizes of the hidden layers.", rich_help_panel=INVERTER)
-    ] = "600,1000"
-    direct: Annotated[
-        bool, typer.Option(help="Also a linear map from what is read to the answer.", rich_help_panel=INVERTER)
-    ] = True
-    lr: Annotated[
-        str,
-        typer.Option(
-            "--lr",
-            metavar="RATE|auto",
-            help="Learning rate of Adam; auto tries the paper's three.",
-            rich_help_panel=INVERTER,
-        ),
-    ] = "1e-3"
-    decay: Annotated[
-        bool, typer.Option(help="Let the learning rate fall to zero over all epochs.", rich_help_panel=INVERTER)
-    ] = True
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, metavar="N", help="Examples in a step.", rich_help_panel=INVERTER)
-    ] = 64
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="The most epochs.", rich_help_panel=INVERTER)] = 20
-    patience: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Stop when held-out accuracy has not risen for so many epochs; 0 for never.",
-            rich_help_panel=INVERTER,
-        ),
-    ] = 2
-    chunk: Annotated[
-        int | None,
-        typer.Option(
-            "--chunk",
-            min=1,
-            metavar="N",
-            help="Examples whose gradients are made at once.",
-            show_default="1024 on a GPU, else 128",
-            rich_help_panel=INVERTER,
-        ),
-    ] = None
+    tokens: Annotated[int, _declared("tokens", "N")] = SETTINGS["tokens"].default
+    shortest: Annotated[int | None, _declared("shortest", "N", shown="--tokens")] = None
+    sequences: Annotated[int, _declared("sequences", "B", "--batch-size")] = SETTINGS["sequences"].default
+    reduction: Annotated[str, _declared("reduction")] = SETTINGS["reduction"].default
+    # Smaller than the default of `Recipe`, which is the paper's.
+    share: Annotated[float, _declared("share", "SHARE")] = 0.02
+    output: Annotated[str, _declared("output", None, "--output-layer")] = SETTINGS["output"].default
+    hidden: Annotated[str, _declared("hidden", "N,N")] = ",".join(map(str, SETTINGS["hidden"].default))
+    direct: Annotated[bool, _declared("direct")] = SETTINGS["direct"].default
+    lr: Annotated[str, _declared("lr", "RATE|auto", more=" auto tries these three.")] = "1e-3"
+    decay: Annotated[bool, _declared("decay")] = SETTINGS["decay"].default
+    batch: Annotated[int, _declared("batch", "N")] = SETTINGS["batch"].default
+    epochs: Annotated[int, _declared("epochs", "N")] = SETTINGS["epochs"].default
+    patience: Annotated[int, _declared("patience", "N")] = SETTINGS["patience"].default
+    chunk: Annotated[int | None, _declared("chunk", "N", shown="1024 on a GPU, else 128")] = None
 
     @property
     def rate(self) -> float | None:
-        """The learning rate; None if it is to be found."""
+        """The learning rate; None if it is to be chosen by a trial."""
         if self.lr == "auto":
             return None
         try:
@@ -226,30 +199,24 @@ class InverterChoice:
         """Return the training of an inverter for what a client sends of a target."""
         from gradleak.inversion import Recipe
 
+        chosen = {field.name: getattr(self, field.name) for field in fields(self)}
+        chosen |= {
+            "shortest": self.shortest or self.tokens,
+            "hidden": parse_whole_numbers(self.hidden, "--hidden"),
+            "lr": SETTINGS["lr"].default if self.rate is None else self.rate,
+            "chunk": self.chunk or (1_024 if target.device.type == "cuda" else 128),
+        }
         return Recipe(
-            tokens=self.tokens,
-            shortest=self.shortest or self.tokens,
-            sequences=self.batch_size,
+            **chosen,
             embeddings=client.settings.embeddings,
             dropout=bool(client.settings.dropout),
             defenses=client.defenses,
-            reduction=self.reduction,  # type: ignore[arg-type]  # Recipe refuses other names
-            share=self.share,
-            output=self.output_layer,  # type: ignore[arg-type]  # Recipe refuses other names
-            hidden=parse_whole_numbers(self.hidden, "--hidden") or (),
-            direct=self.direct,
-            lr=Recipe.lr if self.rate is None else self.rate,
-            decay=self.decay,
-            batch=self.batch,
-            epochs=self.epochs,
-            patience=self.patience,
-            chunk=self.chunk or (1_024 if target.device.type == "cuda" else 128),
             seed=seed,
         )
 
 
 def _split(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """Keep the last tenth of the sentences for testing."""
+    """Split off the last tenth of the sentences, to test on."""
     from gradleak.targets import Tokens
 
     count = len(tokens.ids)
@@ -259,6 +226,6 @@ def _split(tokens: Tokens) -> tuple[Tokens, Tokens]:
     return Tokens(tokens.ids[:first], tokens.mask[:first]), Tokens(tokens.ids[first:], tokens.mask[first:])
 
 
-def _largest(inside: int, outside: int, beta: float) -> int:
-    """Return the size of the largest mixture that the texts are enough for."""
+def _largest_mixture(inside: int, outside: int, beta: float) -> int:
+    """Return the size of the largest mixture that the numbers of sentences allow."""
     return int(min(inside / beta if beta else outside, outside / (1 - beta) if beta < 1 else inside))

@@ -1,4 +1,4 @@
-"""Private batches and the gradients that clients would send for them, made on the fly."""
+"""Private batches, and the gradients that clients would send for them: the examples that inverters are trained on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.inversion.streams import Stream, random_stream
+from gradleak.inversion.streams import Stream, training_stream
 from gradleak.matching import Candidates, candidate_gradients
 from gradleak.targets import Target
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some examples: what their batches hold, and the gradient of each.
+    """Some examples: private batches, and the gradient of each.
 
     Attributes:
         ids: token ids `[examples, sequences, tokens]`.
@@ -32,13 +32,13 @@ class Chunk:
         return len(self.ids)
 
 
-class Examples:
-    """Turns a stream of sentences into batches with their gradients.
+class GradientSource:
+    """Computes the gradients of batches of sentences that a stream yields, on the fly.
 
     Args:
         target: the model.
-        stream: where sentences come from.
-        names: the parameters whose gradients are wanted.
+        stream: yields the sentences.
+        names: the parameters whose gradients are computed.
         sequences: sentences in a batch.
         dropout: whether clients train with dropout.
         seed: seed of labels and dropout.
@@ -58,27 +58,27 @@ class Examples:
         self.sequences, self.dropout, self.seed = sequences, dropout, seed
 
     def make(self, number: int, count: int) -> Chunk:
-        """Return chunk `number`, of `count` examples; a classifier's labels are drawn evenly."""
+        """Return chunk `number`, of `count` examples, the same each time; a classifier's labels are uniform."""
         target = self.target
         tokens = self.stream.draw(number, count * self.sequences)
         ids, mask = (part.view(count, self.sequences, -1) for part in (tokens.ids, tokens.mask))
         labels = ids
         if target.task == "classification":
-            stream = random_stream(target.device, self.seed, "labels", number)
+            stream = training_stream(target.device, self.seed, "labels", number)
             labels = torch.randint(target.num_labels, ids.shape[:2], generator=stream, device=target.device)
-        with self._training(number):
+        with self._dropout(number):
             found = candidate_gradients(target, Candidates(ids[None], mask[None], labels[None]), self.names)
         return Chunk(ids, mask, {name: gradient[0] for name, gradient in found.items()})
 
     @contextmanager
-    def _training(self, number: int) -> Iterator[None]:
-        """Switch dropout on if the clients use it, with masks of the chunk's own; the global stream stays."""
+    def _dropout(self, number: int) -> Iterator[None]:
+        """Enable dropout if the clients use it, with masks seeded by the chunk; the global random state is restored."""
         if not self.dropout:
             yield
             return
         device = self.target.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(random_stream(torch.device("cpu"), self.seed, "dropout", number).initial_seed())
+            torch.manual_seed(training_stream(torch.device("cpu"), self.seed, "dropout", number).initial_seed())
             self.target.model.train()
             try:
                 yield

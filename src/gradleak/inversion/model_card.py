@@ -1,17 +1,18 @@
-"""The card that lies beside an inverter, for people."""
+"""CARD.md: what an inverter is for and how it was trained, for people."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gradleak.errors import GradleakError
-from gradleak.inversion.learner import Recipe
-from gradleak.inverters.network import FILE, Card
+from gradleak.inversion.recipe import Recipe
+from gradleak.inverters.card import Card
+from gradleak.inverters.storage import FILE
 from gradleak.version import __version__
 
 
 def write_card(folder: Path, card: Card, recipe: Recipe) -> None:
-    """Write CARD.md."""
+    """Write CARD.md into the folder of a saved inverter."""
     lengths = f"{card.tokens}" if card.tokens == card.shortest else f"{card.shortest} to {card.tokens}"
     size = (folder / FILE).stat().st_size / 2**20
     rows = {

@@ -8,7 +8,7 @@ from small_inverters import pseudo
 
 from conftest import small_target
 from gradleak.federation import Client
-from gradleak.inversion import Examples, Shape, cut_texts
+from gradleak.inversion import GradientSource, Shape, cut_texts
 from gradleak.inversion.streams import AuxiliaryText
 from gradleak.matching import Candidates, autograd_gradients, candidate_gradients
 from gradleak.targets import Target
@@ -47,12 +47,12 @@ def test_parameters_without_a_rule_are_left_to_autograd(monkeypatch: pytest.Monk
 def test_a_chunk_is_the_same_each_time_and_the_target_stays_as_it_was() -> None:
     target = small_target("bert")
     state = torch.get_rng_state()
-    examples = Examples(target, pseudo(target), Client(target).sent_parameters, sequences=2, dropout=True)
-    first, again, other = (examples.make(number, 3) for number in (4, 4, 5))
+    source = GradientSource(target, pseudo(target), Client(target).sent_parameters, sequences=2, dropout=True)
+    first, again, other = (source.make(number, 3) for number in (4, 4, 5))
     assert first.ids.shape == (3, 2, 6)
     assert len(first) == 3
     assert torch.equal(first.ids, again.ids)
-    assert all(torch.equal(first.gradients[name], again.gradients[name]) for name in examples.names)
+    assert all(torch.equal(first.gradients[name], again.gradients[name]) for name in source.names)
     assert not torch.equal(first.ids, other.ids)
     assert torch.equal(torch.get_rng_state(), state)
     assert not target.model.training
@@ -63,6 +63,8 @@ def test_dropout_changes_the_gradients_and_each_example_has_its_own() -> None:
     tokens = cut_texts(target, ["the cat sat on"] * 4, Shape(6, 5))
     stream = AuxiliaryText(tokens)
     names = [f"{target.layers[0].query.module}.weight"]
-    plain, dropped = (Examples(target, stream, names, dropout=d).make(0, 2).gradients[names[0]] for d in (False, True))
+    plain, dropped = (
+        GradientSource(target, stream, names, dropout=d).make(0, 2).gradients[names[0]] for d in (False, True)
+    )
     assert not torch.allclose(plain, dropped)
     assert not torch.allclose(dropped[0], dropped[1])

@@ -1,0 +1,46 @@
+"""The card of an inverter: what it is for, and how it was trained; stored in its file as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from gradleak.exchange import Origin
+from gradleak.inverters.settings import InverterSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card(InverterSettings):
+    """What an inverter was trained for, and how: its settings, and the facts below.
+
+    Attributes:
+        origin: the target.
+        parameters: names of the parameters whose gradients it reads.
+        defenses: the defenses of the clients, in order, as the command line writes them.
+        pseudo: whether it saw nothing but pseudo-data (LTI-P).
+        data: the text it was trained on, in words.
+        samples: number of examples it was trained on.
+        accuracy: share of the tokens of held-out text that it gets right, in per cent.
+    """
+
+    origin: Origin
+    parameters: tuple[str, ...]
+    defenses: tuple[str, ...] = ()
+    pseudo: bool = False
+    data: str = ""
+    samples: int = 0
+    accuracy: float = 0.0
+
+    def as_json(self) -> str:
+        """Return the card as text for the inverter's file."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Card:
+        """Read a card from the text in an inverter's file."""
+        values: dict[str, Any] = json.loads(text)
+        values["origin"] = Origin(**values["origin"])
+        for name in ("parameters", "defenses", "hidden"):
+            values[name] = tuple(values[name])
+        return cls(**{field.name: values[field.name] for field in fields(cls)})

@@ -1,0 +1,98 @@
+"""Files of inverters: safetensors that hold the weights, and the card as metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gradleak.errors import GradleakError
+from gradleak.inverters.card import Card
+from gradleak.inverters.network import Inverter, build_reduction
+from gradleak.targets import Target
+
+FILE = "inverter.safetensors"
+FORMAT = "gradleak-inverter"
+
+
+def save_inverter(inverter: Inverter, folder: str | Path) -> None:
+    """Write an inverter and its card into a folder: weights in half precision, all else in full."""
+    weights = {f"weight.{name}": parameter.half() for name, parameter in inverter.named_parameters()}
+    normalisation = {f"weight.{name}": inverter.state_dict()[name] for name in ("mean", "scale")}
+    write_tensors(
+        Path(folder) / FILE,
+        weights | normalisation | inverter.reduction.tensors(),
+        {"format": FORMAT, "schema": "1", "card": inverter.card.as_json()},
+    )
+
+
+def load_inverter(folder: str | Path, target: Target) -> Inverter:
+    """Read the inverter of a folder, which must have been trained for this target.
+
+    Raises:
+        GradleakError: if it was trained for other weights, or the file is damaged.
+    """
+    folder = Path(folder)
+    card = read_card(folder)
+    if card.origin.fingerprint != target.fingerprint:
+        raise GradleakError(
+            f"the inverter in {folder} was trained for other weights ({card.origin.name}, "
+            f"{card.origin.fingerprint[:12]}) than those of {target.name} ({target.fingerprint[:12]})"
+        )
+    try:
+        with safe_open(str(folder / FILE), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        inverter = rebuild_inverter(card, target, tensors)
+    except (SafetensorError, OSError, KeyError, RuntimeError) as error:
+        raise GradleakError(f"{folder / FILE} is damaged: {' '.join(str(error).split())[:200]}") from None
+    return inverter.to(target.device).requires_grad_(False).eval()
+
+
+def rebuild_inverter(card: Card, target: Target, tensors: Mapping[str, Tensor]) -> Inverter:
+    """Return the inverter of a card with the weights and rows that a file holds, in single precision."""
+    with torch.random.fork_rng(devices=[]):  # building a network draws weights; the global random state stays
+        inverter = Inverter(card, build_reduction(card, target, tensors), target)
+    weights = {name.removeprefix("weight."): t.float() for name, t in tensors.items() if name.startswith("weight.")}
+    inverter.load_state_dict(weights)
+    return inverter
+
+
+def read_card(folder: Path) -> Card:
+    """Return the card of the inverter in a folder.
+
+    Raises:
+        GradleakError: if the file cannot be read or is no inverter.
+    """
+    path = folder / FILE
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise ValueError("it is no inverter")
+        return Card.from_json(metadata["card"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise GradleakError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def inverters_in(folder: str | Path) -> Iterator[Path]:
+    """Yield the folder if it holds an inverter, and every folder directly in it that does."""
+    for path in sorted({Path(folder) / FILE, *Path(folder).glob(f"*/{FILE}")}):
+        if path.is_file():
+            yield path.parent
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically: a reader finds the old file or the new one, never a part of it."""
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(plain, str(unfinished), metadata=dict(metadata))
+        unfinished.chmod(0o644)  # safetensors lets only the owner read what it writes
+        unfinished.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise GradleakError(f"{path} cannot be written: {error}") from None
