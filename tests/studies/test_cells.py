@@ -9,8 +9,9 @@ from study_tools import grid, save_bert, save_texts, toml
 from conftest import small_target
 from gradleak.data import Dataset
 from gradleak.studies import AttackCell, Study, UtilityCell
+from gradleak.studies.definition.library import Library
 from gradleak.studies.definition.reading import Place
-from gradleak.studies.definition.study import Library, parse_study
+from gradleak.studies.definition.study import parse_study
 from gradleak.studies.execution.worker import Job, JobRunner, with_classes
 from gradleak.studies.records.outcome import Failure, Outcome
 

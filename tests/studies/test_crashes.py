@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from study_tools import alive, children, done, in_background, records, rows, small_study, until
 
 from gradleak.cli import main
-from gradleak.studies import InProcess, Processes, Study, run_study
+from gradleak.studies import InProcess, Processes, RunOptions, Study, run_study
 
 SLOW = {"name": "explode", "settings": {"seconds": 0.4}}  # the odd attack that is in order unless told otherwise
 
@@ -27,9 +26,9 @@ def _odd_attacks_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
-def drive(study: Study, path: Path, workers: int) -> None:
+def drive(study: Study, path: Path, workers: int, wait: bool = False) -> None:
     executor = Processes(workers, "cpu") if workers else InProcess("cpu")
-    run_study(study, path, executor=executor)
+    run_study(study, path, executor=executor, options=RunOptions(wait=wait))
 
 
 def kill(pids: list[int], chance: random.Random) -> None:
@@ -72,7 +71,9 @@ def test_twenty_crashes_end_with_the_records_of_an_uninterrupted_run(tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_ctrl_c_ends_at_once_and_the_next_run_continues(tmp_path: Path, workers: int) -> None:
+def test_ctrl_c_ends_at_once_and_the_next_run_continues(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_study(tmp_path, 8, attack=[SLOW], seed=[0, 1])  # 8 cells
     path = tmp_path / "small.db"
     command = ["study", "run", str(tmp_path / "small.toml"), "-o", str(path), "--device", "cpu"]
@@ -87,23 +88,23 @@ def test_ctrl_c_ends_at_once_and_the_next_run_continues(tmp_path: Path, workers:
     assert f"interrupted: {finished} of 8 cells are done; run it again to continue" in output
     assert "gradleak: interrupted" in output
     assert "Traceback" not in output
+    monkeypatch.setattr(odd_attacks.time, "sleep", lambda seconds: None)  # the first run was slow enough to be stopped
     assert main([*command, "--quiet"]) == 0
     drive(_loaded(tmp_path), tmp_path / "whole.db", 0)
     assert records(path) == records(tmp_path / "whole.db")
 
 
 def test_a_waiting_driver_takes_over_when_the_first_is_killed(tmp_path: Path) -> None:
-    study = small_study(tmp_path, 4, attack=[SLOW], seed=[0, 1])  # 4 cells
+    study = small_study(tmp_path, 6, attack=[SLOW])  # 3 cells
     path = tmp_path / "my.db"
     first = in_background(drive, study, path, 0, output=tmp_path / "first")
     until(lambda: done(path) > 0, "a cell is done")
-    wait: Callable[[], object] = lambda: run_study(study, path, executor=InProcess("cpu"), wait=True)  # noqa: E731
-    second = in_background(wait, output=tmp_path / "second")
+    second = in_background(drive, study, path, 0, True, output=tmp_path / "second")
     time.sleep(0.1)
     os.kill(first.pid, signal.SIGKILL)
     second.join(60)
     assert second.exitcode == 0
-    assert done(path) == 4
+    assert done(path) == 3
 
 
 def _loaded(folder: Path) -> Study:

@@ -12,8 +12,20 @@ from study_tools import grid, records, rows, save_bert, save_texts, small_study,
 
 import gradleak as gl
 from gradleak.errors import GradleakError
-from gradleak.studies import Executor, Failure, InProcess, Outcome, Store, Study, load_study, run_study
-from gradleak.studies.execution.driver import Event, Failed, Finished, Planned, Started, estimate
+from gradleak.studies import (
+    Event,
+    Executor,
+    Failure,
+    InProcess,
+    Outcome,
+    RunOptions,
+    Store,
+    Study,
+    load_study,
+    run_study,
+)
+from gradleak.studies.execution.driver import estimate
+from gradleak.studies.execution.events import Failed, Finished, Planned, Started
 from gradleak.studies.execution.lock import only_driver
 from gradleak.studies.execution.worker import Job
 
@@ -74,7 +86,7 @@ def test_what_failed_for_good_is_tried_again_only_if_asked(tmp_path: Path, seeds
     summary = run_study(seeds, tmp_path / "my.db", executor=again)
     assert again.seen == []
     assert (summary.done, summary.fresh, len(summary.failed)) == (3, 0, 2)
-    run_study(seeds, tmp_path / "my.db", executor=again, retry_failed=True)
+    run_study(seeds, tmp_path / "my.db", executor=again, options=RunOptions(retry_failed=True))
     assert again.seen == [3, 4] * 3
 
 

@@ -9,7 +9,9 @@ import pytest
 from test_summary import attack_config, run, small_study, utility_config, write_study
 
 from gradleak.errors import GradleakError
-from gradleak.studies.report.plots import draw, find_panels, spread
+from gradleak.studies.report.panels import find_panels
+from gradleak.studies.report.placing import spread
+from gradleak.studies.report.plots import draw
 from gradleak.studies.report.summary import summarise
 
 STEPS = {"steps": 300}
@@ -55,26 +57,31 @@ def test_usefulness_is_held_against_the_strongest_attack(tmp_path: Path) -> None
     }
 
 
+def judged_study(path: Path, attacked: int, tested: int) -> Path:
+    """A study of two defenses with so many attacked and tested sentences."""
+    data = {"name": "cola", "take": f"0:{attacked}"}
+    cells = [(attack_config(defenses=d, dataset=data), [50.0] * attacked) for d in ([], ["sign"])]
+    test = {"test": {"name": "cola", "take": f"7:{7 + tested}"}}
+    return write_study(path, cells, [(utility_config() | test, 0.5), (utility_config("sign") | test, 0.1)])
+
+
 @pytest.mark.parametrize(
     ("attacked", "tested", "enough"), [(4, 4, False), (29, 100, False), (30, 99, False), (30, 100, True)]
 )
 def test_a_verdict_needs_thirty_attacked_and_a_hundred_test_sentences(
     tmp_path: Path, attacked: int, tested: int, enough: bool
 ) -> None:
-    data = {"name": "cola", "take": f"0:{attacked}"}
-    cells = [(attack_config(defenses=d, dataset=data), [50.0] * attacked) for d in ([], ["sign"])]
-    test = {"test": {"name": "cola", "take": f"7:{7 + tested}"}}
-    study = write_study(
-        tmp_path / "a.db", cells, [(utility_config() | test, 0.5), (utility_config("sign") | test, 0.1)]
-    )
-    (panel,) = find_panels(summarise(study), ["leakage-utility"])
+    (panel,) = find_panels(summarise(judged_study(tmp_path / "a.db", attacked, tested)), ["leakage-utility"])
     assert panel.sample.startswith(f"{attacked} attacked and {tested} test sentences")
     assert ("too few to judge a defense (30 and 100)" in panel.sample) is not enough
     assert panel.verdict == ("useful and private" if enough else "")
+
+
+@pytest.mark.parametrize(("attacked", "enough"), [(29, False), (30, True)])
+def test_the_verdict_and_the_sample_are_drawn(tmp_path: Path, attacked: int, enough: bool) -> None:
     pytest.importorskip("matplotlib")
-    draw(summarise(study), tmp_path / "a.svg", ["leakage-utility"])
-    assert panel.verdict in written(tmp_path / "a.svg")
-    assert f"{attacked} attacked and {tested} test" in written(tmp_path / "a.svg")
+    draw(summarise(judged_study(tmp_path / "a.db", attacked, 100)), tmp_path / "a.svg", ["leakage-utility"])
+    assert f"{attacked} attacked and 100 test" in written(tmp_path / "a.svg")
     assert ("useful and private" in written(tmp_path / "a.svg")) is enough
 
 
@@ -153,8 +160,10 @@ def test_variants_of_one_attack_are_lines_of_their_own(tmp_path: Path) -> None:
 def test_figure_is_written_in_each_format(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     overview = summarise(rich_study(tmp_path / "a.db", "dlg", "tag", "lamp"))
-    for name, start in {"a.png": b"\x89PNG", "a.pdf": b"%PDF", "a.svg": b"<?xml"}.items():
-        assert len(draw(overview, tmp_path / name)) == 5
+    assert len(draw(overview, tmp_path / "all.png")) == 5
+    for name, start in {"all.png": b"\x89PNG", "a.pdf": b"%PDF", "a.svg": b"<?xml"}.items():
+        if not (tmp_path / name).exists():
+            draw(overview, tmp_path / name, ["leakage-noise"])
         assert (tmp_path / name).read_bytes().startswith(start)
 
 

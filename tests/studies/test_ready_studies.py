@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import tomllib
+from functools import cache
 from importlib import resources
 from itertools import product
 from typing import Any
@@ -8,10 +10,11 @@ from typing import Any
 import pytest
 
 from gradleak.attacks import ATTACKS
-from gradleak.studies import AttackCell
-from gradleak.studies.definition.study import Library, load_study, ready_studies
-from gradleak.studies.report.published import FIGURES, Published, find_published, published_rows, published_studies
-from gradleak.studies.report.summary import CONDITIONS, OURS
+from gradleak.studies import AttackCell, Cell
+from gradleak.studies.definition.library import Library
+from gradleak.studies.definition.study import load_study, ready_studies
+from gradleak.studies.report.conditions import CONDITIONS, OURS
+from gradleak.studies.report.published import FIGURES, Published, find_published, published_rows
 
 OF_THE_PAPER = {"grab-table4": "large"}
 """Studies whose paper has other settings for its model than the preset `paper` has."""
@@ -27,11 +30,17 @@ PAPERS = {
     "lti": ("table2",),
 }
 BEYOND = {("grab-table10", 128)}  # batch sizes that the paper has and the shipped samples do not fill
+LIBRARY = Library()  # every dataset is read once
 NAMES = [f"{paper}-{table}" for paper, tables in PAPERS.items() for table in tables]
 
 
 def source(name: str) -> dict[str, Any]:
     return tomllib.loads((resources.files("gradleak.studies") / "ready" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def cells_of(name: str) -> list[Cell]:
+    return load_study(name).cells(library=LIBRARY)
 
 
 def test_all_ready_studies_are_there() -> None:
@@ -45,21 +54,21 @@ def test_ready_study_loads_and_leaves_out_only_attacks_that_are_not_there(name: 
     assert study.title
     assert study.paper == (None if name == "quick" else name.partition("-")[0])
     assert not set(study.unavailable) & set(ATTACKS)
-    cells = study.cells(library=Library())
-    assert all(cell.target.name == "tiny" for cell in cells)
+    assert all(cell.target.name == "tiny" for cell in cells_of(name))
 
 
 def test_quick_study_needs_nothing_that_is_not_there() -> None:
     study = load_study("quick")
     assert not study.unavailable
-    assert len(study.cells()) == 30
-    read = {cell.attack.name: cell.knowledge for cell in study.cells() if isinstance(cell, AttackCell)}
+    cells = cells_of("quick")
+    assert len(cells) == 30
+    read = {cell.attack.name: cell.knowledge for cell in cells if isinstance(cell, AttackCell)}
     assert read["sieve"] == ()  # told nothing
 
 
 @pytest.mark.parametrize("name", [*NAMES, "quick"])
 def test_the_strongest_attack_stands_beside_the_papers_wherever_they_attack(name: str) -> None:
-    cells = [cell for cell in load_study(name).cells(library=Library()) if isinstance(cell, AttackCell)]
+    cells = [cell for cell in cells_of(name) if isinstance(cell, AttackCell)]
     ours = [cell for cell in cells if cell.attack.name in OURS]
     assert all(cell.knowledge == () for cell in ours)
     settings = {(*_scenario(cell), cell.seed) for cell in cells}
@@ -113,7 +122,9 @@ def trainings_of(name: str) -> list[dict[str, Any]]:
 
 
 def test_every_paper_study_has_published_figures() -> None:
-    assert sorted(published_studies()) == sorted(NAMES)
+    content = (resources.files("gradleak.studies.report") / "published.json").read_text(encoding="utf-8")
+    assert sorted(json.loads(content)) == sorted(NAMES)
+    assert all(published_rows(name) for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,8 +164,7 @@ def test_published_figures_stand_beside_the_papers_preset_alone(name: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_repeats_a_papers_table_runs_the_papers_attack(name: str) -> None:
-    cells = load_study(name).cells(library=Library())
-    named = {(cell.attack.name, cell.attack.preset) for cell in cells if isinstance(cell, AttackCell)}
+    named = {(cell.attack.name, cell.attack.preset) for cell in cells_of(name) if isinstance(cell, AttackCell)}
     papers = {row.conditions["attack"] for row in published_rows(name) if "attack" in row.conditions}
     assert {(attack, OF_THE_PAPER.get(name, "paper")) for attack in papers & set(ATTACKS)} <= named
 

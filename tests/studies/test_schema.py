@@ -63,8 +63,11 @@ WRONG_GRIDS: list[tuple[dict[str, object], str]] = [
     ),
     ({"preset": "papre"}, "grid 1, preset: unknown preset 'papre'; did you mean 'paper'?"),
     ({"attack": {"name": "tag", "settings": {"stpes": 3}}}, "unknown setting of tag 'stpes'; did you mean 'steps'?"),
-    ({"attack": {"name": "tag", "settings": {"budget": 0}}}, "settings, budget: takes a number above 0, not 0"),
-    ({"attack": {"name": "tag", "settings": {"budget": "1m"}}}, "settings, budget: takes a number above 0, not '1m'"),
+    ({"attack": {"name": "tag", "settings": {"budget": 0}}}, "attack, settings: budget must be above 0, not 0"),
+    (
+        {"attack": {"name": "tag", "settings": {"budget": "1m"}}},
+        "attack, settings: setting budget takes a number, not '1m'",
+    ),
     ({"attack": {"name": "tag", "settings": {"steps": "x"}}}, "setting steps takes a whole number, not 'x'"),
     ({"attack": {"name": "tag", "settings": 3}}, "grid 1, attack, settings: takes a table of hyperparameters, not 3"),
     ({"attack": {"name": "tag", "settings": {"steps": [3]}}}, "attack, settings, steps: takes text, a number, true or"),
@@ -125,13 +128,6 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
 def test_a_study_is_named_after_its_file_unless_it_says_otherwise(tmp_path: Path) -> None:
     assert load_study(write_study(tmp_path, table("grid", GRID), name="mine")).name == "mine"
     assert load_study(write_study(tmp_path, "name = 'other'", table("grid", GRID))).name == "other"
-
-
-@pytest.mark.parametrize("name", ready_studies())
-def test_every_ready_study_can_be_read(name: str) -> None:
-    study = load_study(name)
-    assert study.title
-    study.cells()
 
 
 def test_what_a_ready_study_lacks_is_left_out_and_named() -> None:

@@ -12,9 +12,9 @@ from test_driver import Scripted
 import gradleak as gl
 from gradleak.cli import main
 from gradleak.errors import GradleakError
-from gradleak.studies import InProcess, Study, load_study, run_study
-from gradleak.studies.execution.driver import Event, Planned
-from gradleak.studies.records.stale import UNKNOWN, Recorded, release, why_stale
+from gradleak.studies import Event, InProcess, RunOptions, Study, load_study, run_study
+from gradleak.studies.execution.events import Planned
+from gradleak.studies.records.stale import UNKNOWN, CellRecord, release, why_stale
 from gradleak.studies.report.summary import summarise
 
 MINE = "my.db"
@@ -29,7 +29,7 @@ def study(tmp_path: Path) -> Study:
 def rerun(study: Study, path: Path, *, keep_old: bool = False) -> tuple[int, dict[str, int]]:
     """Run a study and return how many cells it ran, and which finished ones it found stale."""
     executor, events = Scripted(), list[Event]()
-    run_study(study, path, executor=executor, listener=events.append, keep_old=keep_old)
+    run_study(study, path, executor=executor, listener=events.append, options=RunOptions(keep_old=keep_old))
     assert isinstance(events[0], Planned)
     return len(executor.seen), dict(events[0].stale)
 
@@ -71,6 +71,7 @@ def test_new_weights_under_the_same_path_take_the_place_of_the_old_results(tmp_p
     assert rows(path, "SELECT DISTINCT model_hash FROM cells") != before
     assert rows(path, "SELECT count(*) FROM cells") == [(2,)]
     assert rows(path, "SELECT count(*) FROM sentences") == [(4,)]
+    assert rows(path, "SELECT count(*) FROM batches") == [(2,)]
     assert rerun(study, path, keep_old=True) == (0, {})
 
 
@@ -163,7 +164,7 @@ def test_records_without_hashes_are_shown_and_run_again_unless_kept(tmp_path: Pa
 
 
 def test_changed_weights_are_named_before_the_version() -> None:
-    record = Recorded("1", "2", {"weights": "a", "sentences": "b"}, True, 1, "", "0.0.9")
+    record = CellRecord("1", "2", {"weights": "a", "sentences": "b"}, True, 1, "", "0.0.9")
     assert why_stale(record, {"weights": "c", "sentences": "d"}) == "other sentences, weights"
     assert why_stale(record, {"weights": "a", "sentences": "b"}) == "made by gradleak 0.0.9"
     assert why_stale(record, {"weights": "a", "sentences": "b"}, keep_old=True) is None

@@ -11,8 +11,6 @@ from gradleak.errors import GradleakError
 from gradleak.studies import BatchRecord, Cell, Failure, Outcome, Sentence, Store, UtilityRecord
 from gradleak.studies.definition.reading import Place
 from gradleak.studies.definition.study import parse_study
-from gradleak.studies.execution.lock import only_driver
-from gradleak.studies.records.store import Attempted
 
 
 def cells(count: int = 2) -> list[Cell]:
@@ -36,6 +34,11 @@ def sentence(position: int, reconstruction: str | None = "a cat") -> Sentence:
     )
 
 
+def status(store: Store) -> dict[str, str]:
+    """Return for each recorded cell `done`, or its attempts and its error."""
+    return {cell.id: "done" if cell.done else f"{cell.attempts} {cell.error}" for cell in store.cells()}
+
+
 def outcome(**changes: object) -> Outcome:
     facts = {"sentences": (sentence(0), sentence(1, None)), "seconds": 2.0, "version": "1", "model_hash": "abc"}
     return Outcome(**facts | {"machine": {"cores": 2}} | changes)  # type: ignore[arg-type]
@@ -51,8 +54,7 @@ def test_what_is_recorded_is_found_again(tmp_path: Path) -> None:
         store.record(second, outcome(sentences=(), utility=utility, seconds=4.0), attempts=2)
     with Store(path) as store:
         assert store.meta() == {"schema": "1", "name": "my"}
-        assert store.done() == {first.id, second.id}
-        assert store.failed() == {}
+        assert status(store) == {first.id: "done", second.id: "done"}
         assert store.sentences(first.id) == [sentence(0), sentence(1, None)]
         assert store.utility(first.id) is None
         assert store.utility(second.id) == utility
@@ -80,7 +82,7 @@ def test_a_file_made_before_batches_were_counted_is_continued(tmp_path: Path) ->
     counted = BatchRecord(batch=0, returned=2, exact=1, surplus=0, unrepresentable=0)
     with Store(path) as store:
         store.record(second, outcome(batches=(counted,)), attempts=1)
-        assert store.done() == {first.id, second.id}
+        assert status(store) == {first.id: "done", second.id: "done"}
         assert (store.batches(first.id), store.batches(second.id)) == ([], [counted])
 
 
@@ -89,11 +91,9 @@ def test_a_failure_gives_way_to_a_success(tmp_path: Path) -> None:
     with Store(tmp_path / "my.db") as store:
         store.record_failure(cell, Failure("boom"), attempts=1)
         store.record_failure(cell, Failure("bang"), attempts=2)
-        assert store.failed() == {cell.id: Attempted(2, "bang")}
-        assert store.done() == set()
+        assert status(store) == {cell.id: "2 bang"}
         store.record(cell, outcome(), attempts=3)
-        assert store.failed() == {}
-        assert store.done() == {cell.id}
+        assert status(store) == {cell.id: "done"}
 
 
 def test_failures_can_be_forgotten(tmp_path: Path) -> None:
@@ -102,8 +102,7 @@ def test_failures_can_be_forgotten(tmp_path: Path) -> None:
         store.record_failure(first, Failure("boom"), attempts=3)
         store.record(second, outcome(), attempts=1)
         store.forget_failures()
-        assert store.failed() == {}
-        assert store.done() == {second.id}
+        assert status(store) == {second.id: "done"}
 
 
 def test_a_cell_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_a_cell_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
     with Store(tmp_path / "my.db") as store:
         with pytest.raises(GradleakError, match="cannot be written: UNIQUE"):
             store.record(cell, outcome(sentences=(sentence(0), sentence(0))), attempts=1)
-        assert store.done() == set()
+        assert status(store) == {}
         assert store.sentences(cell.id) == []
         store.record(cell, outcome(), attempts=1)  # and the store still works
 
@@ -159,24 +158,3 @@ def test_a_run_that_died_while_making_the_file_is_no_obstacle(tmp_path: Path) ->
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(GradleakError, match="unable to open database file"):
         Store(tmp_path / "none" / "my.db")
-
-
-def test_only_one_driver_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "my.db"
-    with only_driver(path):
-        with (
-            pytest.raises(GradleakError, match=r"another run \(process \d+\) holds .*my.db; use --wait"),
-            only_driver(path),
-        ):
-            pass
-        with only_driver(tmp_path / "other.db"):
-            pass
-    with only_driver(path):
-        pass
-    assert list(tmp_path.iterdir()) == []  # no lock is left lying about
-
-
-def test_a_lock_that_a_dead_driver_left_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "my.db.lock").write_text("1")
-    with only_driver(tmp_path / "my.db"):
-        pass

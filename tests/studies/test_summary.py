@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -15,10 +17,12 @@ import pytest
 import typer
 
 from gradleak.cli import app as command_line
-from gradleak.cli.commands.study_show import _fitting, show
+from gradleak.cli.commands.study_show import fitting_columns, show
 from gradleak.errors import GradleakError
 from gradleak.studies.records.store import BATCHES, TABLES
-from gradleak.studies.report.summary import CONDITIONS, bootstrap, in_words, summarise
+from gradleak.studies.report.conditions import CONDITIONS, in_words
+from gradleak.studies.report.intervals import bootstrap
+from gradleak.studies.report.summary import summarise
 
 Config = dict[str, Any]
 
@@ -362,6 +366,15 @@ def test_csv_holds_every_condition_and_score(study: Path, capsys: pytest.Capture
     assert {row["mcc"] for row in rows} == {"0.5", "0.25"}
 
 
+def test_data_are_shown_without_waiting_for_torch(study: Path) -> None:
+    code = (
+        "import sys; from gradleak.cli import main; main(['study', 'show', sys.argv[1], '--format', sys.argv[2]]); "
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    for name in ("csv", "json"):
+        subprocess.run([sys.executable, "-c", code, str(study), name], check=True, capture_output=True)
+
+
 def test_json_is_complete(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(run(capsys, study, format="json", json_file=tmp_path / "out.json"))
     assert record == json.loads((tmp_path / "out.json").read_text())
@@ -398,9 +411,9 @@ def test_quiet_prints_the_table_alone(study: Path, capsys: pytest.CaptureFixture
 def test_narrow_terminal_leaves_out_what_is_missed_least() -> None:
     titles = ["attack", "n", "R-1", "exact %", "seconds", "accuracy"]
     cells = [["tag", "8", "59.0 (49–68)", "0.0", "1.50", "75.0 %"]]
-    assert _fitting(titles, cells, 80) == [0, 1, 2, 3, 4, 5]
-    assert _fitting(titles, cells, 50) == [0, 1, 2, 3, 4]
-    assert _fitting(titles, cells, 10) == [0, 1, 2]
+    assert fitting_columns(titles, cells, 80) == [0, 1, 2, 3, 4, 5]
+    assert fitting_columns(titles, cells, 50) == [0, 1, 2, 3, 4]
+    assert fitting_columns(titles, cells, 10) == [0, 1, 2]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ import torch
 
 from conftest import FAMILY_NAMES, small_target
 from gradleak.data import load_dataset
-from gradleak.defenses import DPSGD, Clip, Defense, Noise, Sign, TopK, defense_stream, epsilon, parse_defense
+from gradleak.defenses import DPSGD, Clip, Defense, Noise, Sign, TopK, epsilon, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Progress
 from gradleak.federation import Client
-from gradleak.studies import utility
-from gradleak.studies.utility import Utility, measure_utility
+from gradleak.studies import FineTuning, Utility, measure_utility
+from gradleak.studies.execution import utility
 
-LEARNING = {"lr": 5e-3, "batch_size": 8, "epochs": 3}
+LEARNING = FineTuning(lr=5e-3, batch_size=8, epochs=3)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def same(first: Utility, second: Utility) -> bool:
 
 def test_it_learns_without_defense_and_strong_noise_ruins_it() -> None:
     target = small_target()
-    learnt = measure_utility(target, TRAIN, TEST, **LEARNING)
-    ruined = measure_utility(target, TRAIN, TEST, **LEARNING, defenses=[Noise(10.0)])
+    learnt = measure_utility(target, TRAIN, TEST, training=LEARNING)
+    ruined = measure_utility(target, TRAIN, TEST, training=LEARNING, defenses=[Noise(10.0)])
     assert learnt.accuracy > 0.9
     assert learnt.mcc > 0.8
     assert ruined.accuracy < 0.75
@@ -61,7 +61,7 @@ def test_it_learns_without_defense_and_strong_noise_ruins_it() -> None:
 
 @pytest.mark.parametrize("text", ["clip:1", "prune:0.5", "topk:0.1", "sign", "mask:0.5", "laplace:0.0001", "dpsgd:1,0"])
 def test_mild_defenses_leave_a_model_that_works(text: str) -> None:
-    found = measure_utility(small_target(), TRAIN, TEST, **LEARNING, defenses=[parse_defense(text)])
+    found = measure_utility(small_target(), TRAIN, TEST, training=LEARNING, defenses=[parse_defense(text)])
     assert found.accuracy > 0.8, found
 
 
@@ -71,7 +71,9 @@ def test_same_seed_gives_the_same_figures_and_another_one_others(defenses: list[
     found = []
     for seed, global_seed in ((0, 1), (0, 2), (1, 3)):
         torch.manual_seed(global_seed)
-        found.append(measure_utility(target, TRAIN, TEST, defenses=defenses, lr=1e-3, epochs=1, seed=seed))
+        found.append(
+            measure_utility(target, TRAIN, TEST, defenses=defenses, training=FineTuning(lr=1e-3, epochs=1, seed=seed))
+        )
     assert same(found[0], found[1])
     assert found[0].loss != found[2].loss
 
@@ -81,7 +83,7 @@ def test_target_and_global_random_stream_are_untouched() -> None:
     before = {name: parameter.clone() for name, parameter in target.parameters.items()}
     torch.manual_seed(5)
     state = torch.random.get_rng_state()
-    measure_utility(target, TRAIN, TEST, **LEARNING, defenses=[Noise(0.1)])
+    measure_utility(target, TRAIN, TEST, training=LEARNING, defenses=[Noise(0.1)])
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(target.parameters[name], tensor) for name, tensor in before.items())
     assert not any(parameter.requires_grad or parameter.grad is not None for parameter in target.parameters.values())
@@ -97,7 +99,8 @@ def test_frozen_embeddings_stay_as_they_are(
     models = []
     original = utility._copied
     monkeypatch.setattr(utility, "_copied", lambda target: models.append(original(target)) or models[-1])
-    measure_utility(target, TRAIN, TEST, **LEARNING, embeddings=embeddings, defenses=defenses)
+    training = FineTuning(lr=5e-3, batch_size=60, epochs=1, embeddings=embeddings)
+    measure_utility(target, TRAIN, TEST, training=training, defenses=defenses)
     changed = {
         name for name, tensor in models[0].parameters.items() if not torch.equal(tensor, target.parameters[name])
     }
@@ -108,23 +111,24 @@ def test_frozen_embeddings_stay_as_they_are(
 def test_privacy_loss_is_that_of_opacus_for_these_steps(batch_size: int) -> None:
     pytest.importorskip("opacus", reason="opacus is an extra")
     defense = DPSGD(norm=0.5, deviation=0.05)
-    found = measure_utility(
-        small_target(), TRAIN, TEST, defenses=[defense, Sign()], batch_size=batch_size, epochs=2, max_examples=100
-    )
+    train = Texts(TRAIN.texts[:100], TRAIN.labels[:100])
+    training = FineTuning(batch_size=batch_size)
+    found = measure_utility(small_target(), train, TEST, defenses=[defense, Sign()], training=training)
     size = min(batch_size, 100)
     assert found.steps == 2 * (100 // size)
     assert found.epsilon == epsilon(0.05 * size / 0.5, size / 100, found.steps)
 
 
-@pytest.mark.parametrize("family", FAMILY_NAMES)
-@pytest.mark.parametrize("together", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("family", "together"), [("bert", 1), ("bert", 100), *((family, 3) for family in FAMILY_NAMES)]
+)
 def test_updates_of_examples_are_those_of_a_client(family: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target(family)
     sent = Client(target, embeddings="trained").sent_parameters
     values = sum(target.parameters[name].numel() for name in sent)
     monkeypatch.setattr(utility, "EXAMPLE_VALUES", together * values)
-    batch = utility._Examples.of(target, Texts(TEST.texts[:5], TEST.labels[:5]), "test")
-    trainer = utility._Trainer(utility._copied(target), "trained", [DPSGD(1.0, 0.0)], 1e-3, 1, defense_stream(0))
+    batch = utility._LabelledTokens.of(target, Texts(TEST.texts[:5], TEST.labels[:5]), "test")
+    trainer = utility._Trainer(utility._copied(target), FineTuning(lr=1e-3), [DPSGD(1.0, 0.0)], 1)
     updates = list(trainer._example_updates(batch))
     client = Client(target, embeddings="trained")
     assert len(updates) == 5
@@ -136,9 +140,9 @@ def test_updates_of_examples_are_those_of_a_client(family: str, together: int, m
 
 def test_a_step_without_defense_is_a_step_of_adamw_on_the_clients_update() -> None:
     target = small_target()
-    batch = utility._Examples.of(target, Texts(TEST.texts[:5], TEST.labels[:5]), "test")
+    batch = utility._LabelledTokens.of(target, Texts(TEST.texts[:5], TEST.labels[:5]), "test")
     model = utility._copied(target)
-    utility._Trainer(model, "frozen", [], 1e-3, 1, defense_stream(0)).step(batch)
+    utility._Trainer(model, FineTuning(lr=1e-3, embeddings="frozen"), [], 1).step(batch)
     update = Client(target).update(TEST.texts[:5], TEST.labels[:5])
     expected = {name: target.parameters[name].clone().requires_grad_() for name in update.tensors}
     for name, tensor in update.tensors.items():
@@ -158,7 +162,7 @@ def test_error_feedback_remembers_from_step_to_step(monkeypatch: pytest.MonkeyPa
         return original(*arguments)
 
     monkeypatch.setattr(utility, "defend", watched)
-    measure_utility(small_target(), TRAIN, TEST, epochs=1, defenses=[TopK(0.1)])
+    measure_utility(small_target(), TRAIN, TEST, training=FineTuning(epochs=1), defenses=[TopK(0.1)])
     assert len(memories) == 3
     assert all(memory is memories[0] for memory in memories)
     assert "0 topk:0.1" in memories[0]
@@ -173,11 +177,11 @@ def test_learning_rate_rises_and_falls_to_almost_zero() -> None:
 
 
 def test_every_example_is_dealt_once_in_an_epoch_in_full_batches_padded_to_their_longest() -> None:
-    examples = utility._Examples.of(small_target(), TRAIN, "train")
+    examples = utility._LabelledTokens.of(small_target(), TRAIN, "train")
     batches = list(utility._batches(examples, 2, 25, torch.Generator().manual_seed(0)))
     assert [len(batch) for batch in batches] == [25] * 8
     assert all(bool(batch.tokens.mask.any(dim=0).all()) for batch in batches)
-    numbered = utility._Examples(examples.tokens, torch.arange(120))
+    numbered = utility._LabelledTokens(examples.tokens, torch.arange(120))
     dealt = [batch.labels for batch in utility._batches(numbered, 2, 40, torch.Generator().manual_seed(0))]
     assert sorted(torch.cat(dealt[:3]).tolist()) == sorted(torch.cat(dealt[3:]).tolist()) == list(range(120))
     assert not torch.equal(torch.cat(dealt[:3]), torch.cat(dealt[3:]))
@@ -186,7 +190,8 @@ def test_every_example_is_dealt_once_in_an_epoch_in_full_batches_padded_to_their
 def test_progress_is_told_with_the_training_loss() -> None:
     heard: list[Progress] = []
     for defenses in ([], [DPSGD(1.0, 0.0)]):
-        measure_utility(small_target(), TRAIN, TEST, defenses=defenses, lr=1e-6, epochs=1, listener=heard.append)
+        training = FineTuning(lr=1e-6, epochs=1)
+        measure_utility(small_target(), TRAIN, TEST, defenses=defenses, training=training, listener=heard.append)
         assert (heard[-1].step, heard[-1].total) == (3, 3)
         assert 0.2 < heard[-1].loss < 3
 
@@ -195,7 +200,8 @@ def test_shipped_model_and_sample_work_and_take_seconds() -> None:
     from gradleak import load_target
 
     sample = load_dataset("sst2")
-    found = measure_utility(load_target("tiny"), sample, sample, max_examples=32, epochs=1, embeddings="frozen")
+    training = FineTuning(epochs=1, embeddings="frozen")
+    found = measure_utility(load_target("tiny"), sample.take(slice(32)), sample, training=training)
     assert (found.steps, found.examples) == (1, 32)
     assert found.seconds < 30
 
@@ -207,17 +213,17 @@ def test_shipped_model_and_sample_work_and_take_seconds() -> None:
         ({"test": Texts(("the cat",), (0, 1))}, "there are 1 test texts and 2 labels"),
         ({"test": Texts(("the cat",), (2,))}, "test label 2 is not one of 2 (0 to num_labels − 1)"),
         ({"target": small_target("gpt2", "causal-lm")}, "measured on classifiers; small-gpt2 is a causal-lm model"),
-        ({"epochs": 0}, "training needs epochs"),
-        ({"batch_size": 0}, "training needs epochs"),
-        ({"lr": 0.0}, "training needs epochs"),
-        ({"max_examples": 0}, "training needs epochs"),
-        ({"embeddings": "frosen"}, "unknown embeddings setting 'frosen'; did you mean 'frozen'?"),
+        ({"training": FineTuning(epochs=0)}, "training needs epochs"),
+        ({"training": FineTuning(batch_size=0)}, "training needs epochs"),
+        ({"training": FineTuning(lr=0.0)}, "training needs epochs"),
+        ({"train": Texts((), ())}, "there is no text"),
+        ({"training": FineTuning(embeddings="frosen")}, "unknown embeddings setting 'frosen'; did you mean 'frozen'?"),
         ({"defenses": [Clip(1.0), DPSGD(1.0, 0.1)]}, "defense dpsgd needs the update of each example"),
     ],
     ids=str,
 )
 def test_what_is_wrong_is_said_in_one_line(changes: dict[str, object], message: str) -> None:
-    arguments = {"target": small_target(), "train": TRAIN, "test": TEST, "epochs": 1} | changes
+    arguments = {"target": small_target(), "train": TRAIN, "test": TEST, "training": FineTuning(epochs=1)} | changes
     with pytest.raises(GradleakError) as caught:
         measure_utility(**arguments)
     assert message in str(caught.value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,9 @@ import pytest
 from study_tools import children, records, rows, small_study
 
 from gradleak.errors import GradleakError
-from gradleak.studies import Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
+from gradleak.studies import Event, Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
 from gradleak.studies.execution import executors
-from gradleak.studies.execution.driver import Event, Moved
+from gradleak.studies.execution.events import Moved
 from gradleak.studies.execution.executors import Worker
 
 
@@ -47,29 +49,51 @@ class Ran:
 
     started = 0
 
-    def __init__(self, folder: Path, executor: Executor, *more: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, executor: Executor, study: Study) -> None:
         self.path = folder / "my.db"
-        self.study = odd_study(folder / "study", *more)
+        self.study = study
         self.events: list[Event] = []
         self.summary = run_study(self.study, self.path, executor=executor, listener=self.events.append)
 
 
 @pytest.fixture(scope="module")
+def spawned(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Cells that are in order, run by a worker process that imports everything anew."""
+    folder = tmp_path_factory.mktemp("spawned")
+    healthy = small_study(folder, 6, attack=[{"name": "explode", "settings": {"times": 0}}], batch_size=6)
+    study = odd_study(folder / "study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executors, "_cores", lambda: 1)  # several threads would only wait for each other
+        return Ran(folder, Processes(1, "cpu"), Study(name="fine", grids=(*fine(study).grids, *healthy.grids)))
+
+
+@pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """The odd study, run by two worker processes, of which the first is killed when it has just been started."""
+    """The odd study, run by two worker processes, of which the first dies before it is ready.
+
+    They are copies of this process: what becomes of dead workers does not depend on how they start, which takes seconds
+    with all the imports.
+    """
     started = []
+    serve, contexts = executors._serve, multiprocessing.get_context
 
     def start(*arguments: object) -> Worker:
-        started.append(Worker(*arguments))  # type: ignore[arg-type]
-        if len(started) == 1:
-            started[0].process.kill()
+        with pytest.MonkeyPatch.context() as first:
+            first.setattr(executors, "_serve", serve if started else die_at_the_start)
+            started.append(Worker(*arguments))  # type: ignore[arg-type]
         return started[-1]
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda kind: contexts("fork"))
         patch.setattr(executors, "Worker", start)
-        ran = Ran(tmp_path_factory.mktemp("workers"), Processes(2, "cpu"))
+        folder = tmp_path_factory.mktemp("workers")
+        ran = Ran(folder, Processes(2, "cpu"), odd_study(folder / "study"))
     ran.started = len(started)
     return ran
+
+
+def die_at_the_start(*arguments: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fine(study: Study) -> Study:
@@ -87,8 +111,23 @@ def assert_same_records(path: Path, study: Study, folder: Path) -> None:
     assert len(here["sentences"]) == 12
 
 
-def test_worker_processes_give_the_same_records(ran: Ran, tmp_path: Path) -> None:
+def test_a_worker_process_loads_the_plugins(spawned: Ran) -> None:
+    assert (spawned.summary.done, spawned.summary.failed) == (7, ())
+
+
+def test_workers_tell_how_far_they_are(spawned: Ran) -> None:
+    assert {event.cell.pace[1] for event in spawned.events if isinstance(event, Moved)} == {"dlg", "tag"}
+
+
+@pytest.mark.parametrize("workers", ["spawned", "ran"])
+def test_worker_processes_give_the_same_records(workers: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    ran: Ran = request.getfixturevalue(workers)
     assert_same_records(ran.path, ran.study, tmp_path)
+
+
+def test_no_worker_is_left_behind(spawned: Ran, ran: Ran) -> None:
+    assert children(os.getpid()) == []
+    assert multiprocessing.active_children() == []
 
 
 def test_a_dead_worker_is_replaced_and_its_cell_tried_again(ran: Ran) -> None:
@@ -100,14 +139,6 @@ def test_a_dead_worker_is_replaced_and_its_cell_tried_again(ran: Ran) -> None:
 def test_a_cell_that_fails_in_a_worker_is_recorded_with_its_error(ran: Ran) -> None:
     (exploded,) = errors(ran.summary)
     assert exploded.startswith("RuntimeError: boom (odd_attacks.py:")
-
-
-def test_workers_tell_how_far_they_are(ran: Ran) -> None:
-    assert {event.cell.pace[1] for event in ran.events if isinstance(event, Moved)} == {"dlg", "tag"}
-
-
-def test_no_worker_is_left_behind(ran: Ran) -> None:
-    assert children(os.getpid()) == []
 
 
 def test_a_worker_that_dies_at_the_start_costs_its_cell_no_attempt(ran: Ran) -> None:
@@ -134,7 +165,7 @@ def deadly(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_cell_that_always_ends_its_worker_is_given_up(tmp_path: Path) -> None:
-    ran = Ran(tmp_path, Processes(1, "cpu"), deadly(tmp_path))
+    ran = Ran(tmp_path, Processes(1, "cpu"), odd_study(tmp_path / "study", deadly(tmp_path)))
     assert ran.summary.done == 7
     assert errors(ran.summary)[1] == "the worker process died with exit code 3"
     assert sorted(failed.attempts for failed in ran.summary.failed) == [3, 3]
@@ -143,7 +174,7 @@ def test_a_cell_that_always_ends_its_worker_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_ray_cluster_of_two_workers_gives_the_same_records(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    ran = Ran(tmp_path, RayCluster("local", "cpu", cores=2), deadly(tmp_path))
+    ran = Ran(tmp_path, RayCluster("local", "cpu", cores=2), odd_study(tmp_path / "study", deadly(tmp_path)))
     assert_same_records(ran.path, ran.study, tmp_path)
     assert ran.summary.done == 7
     died, exploded = sorted(errors(ran.summary), key=lambda error: "boom" in error)
@@ -154,7 +185,7 @@ def test_a_ray_cluster_of_two_workers_gives_the_same_records(tmp_path: Path) -> 
 def test_a_ray_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with pytest.raises(GradleakError, match=r"no Ray cluster at 127\.0\.0\.1:1: "):
-        Ran(tmp_path, RayCluster("127.0.0.1:1"))
+        Ran(tmp_path, RayCluster("127.0.0.1:1"), odd_study(tmp_path / "study"))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge
 from gradleak.federation import Client
 from gradleak.matching import L2, Matcher
-from gradleak.studies.utility import measure_utility
+from gradleak.studies import FineTuning, measure_utility
 from gradleak.targets import Target, load_target
 from gradleak.targets.dropout import dropout_sites
 
@@ -154,5 +154,6 @@ def test_other_attacks_run_on_them(family: str) -> None:
 @pytest.mark.parametrize("defenses", [(), (DPSGD(1.0, 0.001),)], ids=["plain", "dpsgd"])
 def test_the_utility_trainer_trains_them(family: str, defenses: tuple[Any, ...]) -> None:
     target = small_target(family)
-    options: dict[str, Any] = {"epochs": 60, "batch_size": 8, "lr": 0.02, "dropout": False, "defenses": defenses}
-    assert measure_utility(target, Data, Data, **options).accuracy == 1.0  # type: ignore[arg-type]
+    training = FineTuning(epochs=60, batch_size=8, lr=0.02, dropout=False)
+    found = measure_utility(target, Data, Data, defenses=defenses, training=training)  # type: ignore[arg-type]
+    assert found.accuracy == 1.0

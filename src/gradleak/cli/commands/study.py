@@ -103,7 +103,7 @@ def run(
     check_output(output)
     check_output(json_file)
     parse_device(device)
-    from gradleak.studies import load_study, run_study
+    from gradleak.studies import RunOptions, load_study, run_study
 
     loaded = load_study(study)
     path = output or Path(f"{loaded.name}.db")
@@ -119,9 +119,7 @@ def run(
                 executor=_executor(workers, ray, device),
                 targets=target,
                 listener=board.see,
-                wait=wait,
-                retry_failed=retry_failed,
-                keep_old=keep_old,
+                options=RunOptions(wait=wait, retry_failed=retry_failed, keep_old=keep_old),
             )
     except KeyboardInterrupt:
         screen.line(f"interrupted: {board.done} of {board.cells} cells are done; run it again to continue", "yellow")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from gradleak.studies import Event, Outcome
-    from gradleak.studies.execution.driver import Failed, Finished, Planned
+    from gradleak.studies.execution.events import Failed, Finished, Planned
 
 
 class Board:
@@ -38,7 +38,7 @@ class Board:
 
     def see(self, event: Event) -> None:
         """Print an event of the driver."""
-        from gradleak.studies.execution.driver import Failed, Finished, Planned
+        from gradleak.studies.execution.events import Failed, Finished, Planned
 
         if isinstance(event, Planned):
             self.cells, self.done = event.cells, event.done
@@ -85,7 +85,7 @@ class LiveBoard(Board):
 
     def see(self, event: Event) -> None:
         """Print an event of the driver and update the bars."""
-        from gradleak.studies.execution.driver import Moved, Started
+        from gradleak.studies.execution.events import Moved, Started
 
         super().see(event)
         if isinstance(event, Started):

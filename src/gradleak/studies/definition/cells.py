@@ -1,4 +1,7 @@
-"""Cells: the smallest parts of a study that are run, recorded and never run again."""
+"""Cells: the units of work of a study. A cell is run and recorded as a whole, and identified by a hash.
+
+Made by `Study.cells`, run by a worker, recorded in the store.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from gradleak.audit.scenario import ClientSettings, TargetSpec
-from gradleak.studies.definition.schema import AttackSpec, DataSpec
+from gradleak.studies.definition.specs import AttackSpec, DataSpec
 
 Kind = Literal["attack", "utility"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(ABC):
-    """What one cell does, complete: two cells of the same description are the same cell.
+    """The complete description of a unit of work; cells with equal descriptions are the same cell.
 
     Attributes:
         target: the model, with its number of classes.
-        defenses: what is done to the updates, in order.
-        seed: seed of everything random in it.
-        hashes: of what the names stand for: the weights, the sentences taken, and the folders that settings name. None
-            in records made before they were part of it.
+        defenses: applied to the updates, in order.
+        seed: seed of all random numbers in the cell.
+        hashes: of the contents behind names: the weights, the sentences taken, and folders that settings name. None in
+            records made before hashes were part of the description.
     """
 
     kind: ClassVar[Kind]
@@ -38,7 +41,7 @@ class Cell(ABC):
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The description, ready for JSON."""
+        """The description as JSON values."""
         described: dict[str, Any] = json.loads(json.dumps({"kind": self.kind, **asdict(self)}))
         return described
 
@@ -46,24 +49,24 @@ class Cell(ABC):
     def id(self) -> str:
         """SHA-256 of the description.
 
-        What is None does not count: a description that learns to say more keeps its id as long as it says nothing new.
+        Values of None are left out, which lets a later version add fields without changing the ids of existing cells.
         """
         return _hash(self.config)
 
     @cached_property
     def setting(self) -> str:
-        """SHA-256 of the description without the hashes: the same for other weights or sentences of the same names."""
+        """SHA-256 of the description without the hashes: equal for other weights or sentences of the same names."""
         return setting_of(self.config)
 
     @property
     def pace(self) -> tuple[str, str]:
-        """Cells that take about as long as each other have this in common: kind and attack."""
+        """Kind and attack: cells that share them take about equally long."""
         return self.kind, ""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """The cell in a few words."""
+        """A short description for people."""
 
     def _title(self, *parts: str) -> str:
         return ", ".join([*parts, *self.defenses, f"seed {self.seed}"])
@@ -74,10 +77,10 @@ class AttackCell(Cell):
     """Some batches of one client, attacked by one attack.
 
     Attributes:
-        dataset: exactly the sentences that are attacked.
+        dataset: the dataset, with start and stop of the attacked sentences.
         batch_size: sentences per batch.
         client: how the client trains.
-        knowledge: names of the facts that the attacker is told.
+        knowledge: names of the facts that the attacker knows.
         attack: the attack with preset and settings.
     """
 
@@ -96,7 +99,7 @@ class AttackCell(Cell):
 
     @property
     def title(self) -> str:
-        """The cell in a few words."""
+        """A short description for people."""
         data = f"{_short(self.dataset.name)} {self.dataset.take}"
         return self._title(f"{self.attack.name} on {_short(self.target.name)}", data, f"batches of {self.batch_size}")
 
@@ -106,8 +109,8 @@ class UtilityCell(Cell):
     """A model fine-tuned under defenses.
 
     Attributes:
-        train: the sentences that it is trained on.
-        test: those that it is tested on.
+        train: the training sentences.
+        test: the test sentences.
         epochs: passes over the training set.
         batch_size: sentences per step.
         lr: learning rate.
@@ -123,26 +126,26 @@ class UtilityCell(Cell):
 
     @property
     def title(self) -> str:
-        """The cell in a few words."""
+        """A short description for people."""
         return self._title(f"utility of {_short(self.target.name)}", f"{_short(self.train.name)} {self.train.take}")
 
 
 def setting_of(config: Mapping[str, Any]) -> str:
-    """Return the `setting` of a cell from its recorded description."""
+    """Return the `Cell.setting` of a recorded description."""
     return _hash({key: value for key, value in config.items() if key != "hashes"})
 
 
 def _hash(config: Mapping[str, Any]) -> str:
-    canonical = json.dumps(_said(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    canonical = json.dumps(_without_none(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _short(name: str) -> str:
-    """Return the last part of a path; a hub id stays whole."""
+    """Return the last part of a path, or a hub id unchanged."""
     return os.path.basename(os.path.normpath(name)) if name.startswith(("/", ".", "~")) else name
 
 
-def _said(value: Any) -> Any:  # noqa: ANN401
+def _without_none(value: Any) -> Any:  # noqa: ANN401 - a JSON value
     if isinstance(value, dict):
-        return {key: _said(item) for key, item in value.items() if item is not None}
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
     return value

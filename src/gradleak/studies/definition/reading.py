@@ -1,4 +1,7 @@
-"""Reading the tables of a study: every mistake is one line that names the place and what belongs there."""
+"""Readers of TOML tables and scalars: every mistake is one line with its place in the file and the values accepted.
+
+Used by `schema`, which says which reader belongs to which key.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a study something stands.
+    """A place in a study file, for error messages.
 
     Attributes:
         words: the place in words: `quick.toml, grid 1, seed`.
-        ready: the study came with the package, which may be older than the attacks that it names.
+        ready: whether the study ships with the package. It may then name attacks that this version does not have.
     """
 
     words: str
@@ -29,11 +32,11 @@ class Place:
         return replace(self, words=f"{self.words}, {part}")
 
     def error(self, message: object) -> GradleakError:
-        """Return the error to raise for what is found here."""
+        """Return an error that starts with this place."""
         return GradleakError(f"{self.words}: {message}")
 
-    def check(self, read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """Return what `read` makes of the arguments; its complaint gets this place."""
+    def check(self, read: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - whatever `read` returns
+        """Call `read` and add this place to its errors."""
         try:
             return read(*arguments)
         except GradleakError as error:
@@ -45,14 +48,14 @@ Reader = Callable[[Any, Place], Any]
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a table: how its value is read, and what holds if it is left out."""
+    """A key of a table: the reader of its value, and its default."""
 
     read: Reader
     default: Any = REQUIRED
 
 
 def read_table(table: object, keys: Mapping[str, Key], place: Place) -> dict[str, Any]:
-    """Return the values of all keys, those left out included."""
+    """Return the values of all keys of a table, with defaults for those it does not have."""
     if not isinstance(table, Mapping):
         raise place.error(f"takes a table with {', '.join(keys)}, not {table!r}")
     for name in table:
@@ -67,21 +70,21 @@ def read_table(table: object, keys: Mapping[str, Key], place: Place) -> dict[str
 
 
 def text(value: object, place: Place) -> str:
-    """Read text."""
+    """Read a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise place.error(f"takes text in quotes, not {value!r}")
     return value
 
 
 def flag(value: object, place: Place) -> bool:
-    """Read true or false."""
+    """Read a boolean."""
     if not isinstance(value, bool):
         raise place.error(f"takes true or false, not {value!r}")
     return value
 
 
 def whole(least: int, most: float = math.inf) -> Reader:
-    """Return a reader of whole numbers."""
+    """Return a reader of integers from `least` to `most`."""
 
     def read(value: object, place: Place) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -92,14 +95,25 @@ def whole(least: int, most: float = math.inf) -> Reader:
 
 
 def positive(value: object, place: Place) -> float:
-    """Read a number above 0."""
+    """Read a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise place.error(f"takes a number above 0, not {value!r}")
     return float(value)
 
 
+def one_of(kind: str, names: Sequence[str]) -> Key:
+    """Return a key that takes one of some names; the first is the default."""
+
+    def read(value: object, place: Place) -> str:
+        if text(value, place) not in names:
+            raise place.error(unknown_name(kind, str(value), names))
+        return str(value)
+
+    return Key(read, names[0])
+
+
 def listed(read: Reader) -> Reader:
-    """Return a reader of a list, or of a single value that stands for a list of one."""
+    """Return a reader of a list; a single value counts as a list of one."""
 
     def read_all(value: object, place: Place) -> tuple[Any, ...]:
         items: Sequence[object] = value if isinstance(value, list) else [value]

@@ -1,84 +1,37 @@
-"""The driver: hands cells out, writes down what comes back, and goes on whatever happens to one of them."""
+"""The driver: hand cells to an executor, record their results, and retry those that fail.
+
+Used by `gradleak study run`, which draws the events that a run reports.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradleak.errors import GradleakError
-from gradleak.exchange import Progress
 from gradleak.studies.definition.cells import Cell
-from gradleak.studies.definition.study import Library, Study
+from gradleak.studies.definition.library import Library
+from gradleak.studies.definition.study import Study
+from gradleak.studies.execution.events import EventListener, Failed, Finished, Moved, Planned, Started
 from gradleak.studies.execution.executors import Executor
 from gradleak.studies.execution.lock import only_driver
 from gradleak.studies.execution.worker import Job
 from gradleak.studies.records.outcome import Failure, Outcome
-from gradleak.studies.records.stale import Recorded, why_stale
-from gradleak.studies.records.store import Attempted, Store
+from gradleak.studies.records.stale import CellRecord, why_stale
+from gradleak.studies.records.store import Store
 from gradleak.version import __version__
 
 ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What is going to happen: the first event of a run."""
-
-    cells: int
-    done: int
-    failed: int  # for good, in earlier runs
-    slots: int
-    seconds_left: float | None
-    stale: tuple[tuple[str, int], ...] = ()  # why, and how many finished cells are run again for it
-
-
-@dataclass(frozen=True)
-class Started:
-    """A cell was handed out."""
-
-    cell: Cell
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A cell is under way."""
-
-    cell: Cell
-    progress: Progress
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A cell is done and written down."""
-
-    cell: Cell
-    outcome: Outcome
-    seconds_left: float | None
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A cell failed; unless for good, it is tried again later."""
-
-    cell: Cell
-    error: str
-    attempts: int
-    for_good: bool
-    seconds_left: float | None
-
-
-Event = Planned | Started | Moved | Finished | Failed
-EventListener = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
 class FailedCell:
-    """A cell that failed for good."""
+    """A cell that failed and is not tried again."""
 
     cell: Cell
     error: str
@@ -87,14 +40,14 @@ class FailedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
         cells: number of cells of the study.
-        done: how many of them are done, those of earlier runs included.
-        fresh: how many were done in this run.
-        failed: those that failed for good.
-        seconds: how long this run took.
+        done: number of finished cells, those of earlier runs included.
+        fresh: number of cells that this run finished.
+        failed: the cells that failed and are not tried again.
+        seconds: duration of this run.
     """
 
     cells: int
@@ -104,6 +57,21 @@ class Summary:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run treats another run on the same file, and earlier results.
+
+    Attributes:
+        wait: wait for another run on the same file to end, instead of raising an error.
+        retry_failed: also try the cells again that failed finally in earlier runs.
+        keep_old: keep results of another release of gradleak, and those recorded without hashes.
+    """
+
+    wait: bool = False
+    retry_failed: bool = False
+    keep_old: bool = False
+
+
 def run_study(
     study: Study,
     path: str | Path,
@@ -111,26 +79,23 @@ def run_study(
     executor: Executor,
     targets: Sequence[str] | None = None,
     listener: EventListener | None = None,
-    wait: bool = False,
-    retry_failed: bool = False,
-    keep_old: bool = False,
+    options: RunOptions | None = None,
 ) -> Summary:
-    """Run what is left of a study; what has finished on the same weights and sentences is not run again.
+    """Run the cells of a study that have no valid result yet: one of the same weights, sentences and release.
 
     Args:
         study: the study.
         path: its file of records, new or from an earlier run.
-        executor: where cells run.
-        targets: names of models to take in place of the study's own.
-        listener: called with what happens.
-        wait: wait for another run on the same file to end, instead of refusing.
-        retry_failed: also try again what failed for good.
-        keep_old: keep what another release of gradleak has finished, and what was recorded without hashes.
+        executor: runs the cells.
+        targets: names of models that replace the study's own.
+        listener: called with every event.
+        options: what to do about another run on the same file, and about earlier results.
 
     Raises:
-        GradleakError: with one line on what does not fit.
-        KeyboardInterrupt: after Ctrl-C; every finished cell is in the file, and no half of another.
+        GradleakError: if the study has no cells, or its file cannot be locked, read or written.
+        KeyboardInterrupt: after Ctrl-C; finished cells are recorded in full, all others not at all.
     """
+    chosen = options or RunOptions()
     library = Library()
     cells = study.cells(targets, library)
     if not cells:
@@ -140,42 +105,44 @@ def run_study(
     path = Path(path)
     if not path.absolute().parent.is_dir():
         raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
-    with only_driver(path, wait=wait), Store(path) as store:
+    with only_driver(path, wait=chosen.wait), Store(path) as store:
         store.describe(_facts(study))
-        if retry_failed:
+        if chosen.retry_failed:
             store.forget_failures()
-        return _Run(cells, library, store, executor, listener or (lambda event: None), keep_old).go()
+        return _Run(cells, library, store, executor, listener or (lambda event: None), chosen.keep_old).run()
 
 
 def _facts(study: Study) -> dict[str, str]:
+    """Return what the file of records says about its study."""
     facts = {"name": study.name, "title": study.title, "paper": study.paper or "", "study": study.source}
     return facts | {"version": __version__}
 
 
 @dataclass
 class _Run:
-    """One run of the driver."""
+    """The state of one run."""
 
     cells: Sequence[Cell]
     library: Library
     store: Store
     executor: Executor
-    tell: EventListener
-    keep_old: bool = False
+    report: EventListener
+    keep_old: bool
     waiting: deque[Cell] = field(default_factory=deque)
     running: dict[str, Cell] = field(default_factory=dict)
     failed: dict[str, FailedCell] = field(default_factory=dict)
-    attempted: dict[str, Attempted] = field(default_factory=dict)
-    stale: dict[str, list[str]] = field(default_factory=dict)  # by cell: the records that it takes the place of
+    attempts: dict[str, int] = field(default_factory=dict)  # by cell: failed attempts so far
+    stale: dict[str, list[str]] = field(default_factory=dict)  # by cell: the records that it replaces
 
-    def go(self) -> Summary:
+    def run(self) -> Summary:
+        """Plan, then run all waiting cells."""
         started = time.monotonic()
-        stale = self._sort()
+        stale = self._plan()
         before = len(self.cells) - len(self.waiting) - len(self.failed)
         with self.executor if self.waiting else nullcontext():
             left = self.seconds_left()
-            self.tell(Planned(len(self.cells), before, len(self.failed), self.executor.slots, left, stale))
-            self._work()
+            self.report(Planned(len(self.cells), before, len(self.failed), self.executor.slots, left, stale))
+            self._run_waiting()
         done = len(self.cells) - len(self.failed)
         return Summary(
             cells=len(self.cells),
@@ -185,10 +152,10 @@ class _Run:
             seconds=time.monotonic() - started,
         )
 
-    def _sort(self) -> tuple[tuple[str, int], ...]:
-        """Tell what is left from what is done, mark what is stale, and return why, with how many finished cells."""
-        records: dict[str, list[Recorded]] = {}
-        for record in self.store.recorded():
+    def _plan(self) -> tuple[tuple[str, int], ...]:
+        """Find the cells to run, mark stale records, and return the reasons with the number of finished cells."""
+        records: dict[str, list[CellRecord]] = {}
+        for record in self.store.cells():
             records.setdefault(record.setting, []).append(record)
         reasons: dict[str, str] = {}
         again: Counter[str] = Counter()
@@ -202,34 +169,41 @@ class _Run:
                     reasons[record.id] = why
                     again[why] += record.done
                     self.stale.setdefault(cell.id, []).append(record.id)
-            self._place(cell, found)
-        # What has never failed comes first: a cell that ends its worker must not do so at the start of every run.
+            self._enqueue(cell, found)
+        # Cells that never failed come first: one that kills its worker must not do so at the start of every run.
         self.waiting = deque(sorted(self.waiting, key=lambda cell: self._attempts(cell)))
-        settings = {cell.setting for cell in self.cells}
-        others = {record.id for name, some in records.items() if name not in settings for record in some}
-        earlier = json.loads(self.store.meta().get("stale", "{}"))
-        kept = {name: why for name, why in earlier.items() if name in others}
-        self.store.describe({"stale": json.dumps(kept | reasons)})
+        self._mark_stale(reasons, records)
         return tuple((why, count) for why, count in again.most_common() if count)
 
-    def _place(self, cell: Cell, record: Recorded | None) -> None:
+    def _mark_stale(self, reasons: Mapping[str, str], records: Mapping[str, Sequence[CellRecord]]) -> None:
+        """Record why records are stale, and keep the marks of records that belong to no cell of this run."""
+        settings = {cell.setting for cell in self.cells}
+        others = {record.id for name, some in records.items() if name not in settings for record in some}
+        earlier: dict[str, str] = json.loads(self.store.meta().get("stale", "{}"))
+        kept = {name: why for name, why in earlier.items() if name in others}
+        self.store.describe({"stale": json.dumps({**kept, **reasons})})
+
+    def _enqueue(self, cell: Cell, record: CellRecord | None) -> None:
+        """Add a cell to the waiting or the failed ones, unless its record is a finished one."""
         if record is None:
             self.waiting.append(cell)
         elif not record.done and record.attempts >= ATTEMPTS:
             self.failed[cell.id] = FailedCell(cell, record.error, record.attempts)
         elif not record.done:
-            self.attempted[cell.id] = Attempted(record.attempts, record.error)
+            self.attempts[cell.id] = record.attempts
             self.waiting.append(cell)
 
-    def _work(self) -> None:
+    def _run_waiting(self) -> None:
         while self.waiting or self.running:
             while self.waiting and len(self.running) < self.executor.slots:
                 cell = self.waiting.popleft()
                 self.running[cell.id] = cell
                 self.executor.submit(Job.of(cell, self.library))
-                self.tell(Started(cell))
-            number, result = self.executor.wait(lambda name, progress: self.tell(Moved(self.running[name], progress)))
-            cell = self.running.pop(number)
+                self.report(Started(cell))
+            finished, result = self.executor.wait(
+                lambda name, progress: self.report(Moved(self.running[name], progress))
+            )
+            cell = self.running.pop(finished)
             if isinstance(result, Failure):
                 self._fail(cell, result)
             else:
@@ -237,34 +211,38 @@ class _Run:
 
     def _finish(self, cell: Cell, outcome: Outcome) -> None:
         self.store.record(cell, outcome, self._attempts(cell), self.stale.get(cell.id, ()))
-        self.tell(Finished(cell, outcome, self.seconds_left()))
+        self.report(Finished(cell, outcome, self.seconds_left()))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
         attempts = self._attempts(cell)
         self.store.record_failure(cell, failure, attempts, self.stale.get(cell.id, ()))
-        self.attempted[cell.id] = Attempted(attempts, failure.error)
+        self.attempts[cell.id] = attempts
         for_good = failure.hopeless or attempts >= ATTEMPTS
         if for_good:
             self.failed[cell.id] = FailedCell(cell, failure.error, attempts)
         else:
             self.waiting.append(cell)
-        self.tell(Failed(cell, failure.error, attempts, for_good, self.seconds_left()))
+        self.report(Failed(cell, failure.error, attempts, for_good, self.seconds_left()))
 
     def _attempts(self, cell: Cell) -> int:
-        earlier = self.attempted.get(cell.id)
-        return 1 + (earlier.attempts if earlier else 0)
+        """Return the number of the cell's current attempt, counted from 1."""
+        return 1 + self.attempts.get(cell.id, 0)
 
     def seconds_left(self) -> float | None:
-        """Estimate from finished cells of the same kind and attack; None if there are none at all."""
+        """Estimate the remaining time from finished cells of the same kind and attack; None without any."""
         left = [*self.waiting, *self.running.values()]
         total = estimate(left, self.store.paces())
         return None if total is None else total / max(1, min(self.executor.slots, len(left)))
 
 
 def estimate(cells: Iterable[Cell], paces: Mapping[tuple[str, str], tuple[int, float]]) -> float | None:
-    """Return how many seconds cells take one after the other; None if nothing like them has finished yet.
+    """Estimate the seconds that cells take one after the other; None if no cell of their kind has finished.
 
-    An attack that has not finished a cell is taken to be as fast as the others of its kind.
+    An attack without a finished cell is estimated by the mean of its kind.
+
+    Args:
+        cells: the cells to run.
+        paces: for each kind and attack the number of finished cells and their mean seconds (`Store.paces`).
     """
     total = 0.0
     for cell in cells:

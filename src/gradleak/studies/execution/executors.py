@@ -1,7 +1,7 @@
-"""Where cells run: in this process, in worker processes of this machine, or (see `cluster`) on Ray.
+"""Executors: run cells in this process, or in worker processes of this machine; `ray_cluster` has the one for Ray.
 
-The driver hands out jobs and waits for results, one at a time; an executor never touches the store. A job whose worker
-dies comes back as a failure like any other.
+The driver submits jobs and waits for one result at a time; an executor never touches the store. If a worker dies, its
+job is returned as a failure.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gradleak.studies.records.outcome import Failure, Outcome
 from gradleak.targets import resolve_device
 
 Result = tuple[str, Outcome | Failure]
-Moved = Callable[[str, Progress], None]
-READY = "ready"
-STILLBORN = 5  # workers that die one after the other before they are ready: something is wrong with all of them
+OnProgress = Callable[[str, Progress], None]  # called with the id of the cell
+WORKER_READY = "ready"  # the first message of a worker process
+MAX_STARTUP_FAILURES = 5  # workers that die in succession before they are ready, until the run is given up
 
 
 class Executor(ABC):
-    """Runs jobs, at most `slots` at a time. A context manager: leaving it ends every worker."""
+    """Runs jobs, at most `slots` at a time. A context manager, which ends all workers on exit."""
 
     slots: int = 1
 
@@ -48,82 +48,82 @@ class Executor(ABC):
         self.end()
 
     def end(self) -> None:  # noqa: B027 - an executor without workers has nothing to end
-        """End every worker, whatever it does."""
+        """End all workers at once, busy or not."""
 
     @abstractmethod
     def submit(self, job: Job) -> None:
-        """Take a job; the driver never gives more than `slots` at a time."""
+        """Accept a job; the driver keeps at most `slots` jobs submitted."""
 
     @abstractmethod
-    def wait(self, moved: Moved) -> Result:
-        """Return the id and the result of a cell that finished; tell `moved` of those under way."""
+    def wait(self, on_progress: OnProgress) -> Result:
+        """Wait for a cell to finish, and return its id and its result; report the progress of running ones."""
 
 
 class InProcess(Executor):
-    """Runs cells one after the other in this process.
+    """Runs cells in this process, one at a time.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
     """
 
     def __init__(self, device: str = "auto") -> None:
-        resolve_device(device)  # refuses one that is not here, before every cell fails on it
-        self._workshop = JobRunner(device)
+        resolve_device(device)  # raises if it is not available, or every cell would fail
+        self._runner = JobRunner(device)
         self._jobs: deque[Job] = deque()
 
     def submit(self, job: Job) -> None:
-        """Keep the job until it is waited for."""
+        """Queue the job; `wait` runs it."""
         self._jobs.append(job)
 
-    def wait(self, moved: Moved) -> Result:
-        """Do the job."""
+    def wait(self, on_progress: OnProgress) -> Result:
+        """Run the first job of the queue."""
         job = self._jobs.popleft()
-        return job.cell.id, self._workshop.run(job, lambda progress: moved(job.cell.id, progress))
+        return job.cell.id, self._runner.run(job, lambda progress: on_progress(job.cell.id, progress))
 
 
 class Worker:
-    """A process that does jobs, and the line to it."""
+    """A worker process, and the pipe to it."""
 
     def __init__(self, device: str, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.line, remote = context.Pipe()
+        self.pipe, remote = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(remote, device, threads), daemon=True)
         with _without_interrupts():
             self.process.start()
-        remote.close()  # the worker's end is the only one: when it dies, the line ends
+        remote.close()  # only the worker holds its end: if it dies, the pipe is closed
         self.ready = False
         self.job: Job | None = None
 
     def give(self, job: Job) -> None:
-        """Hand the worker a job."""
+        """Send the worker a job."""
         self.job = job
-        with suppress(OSError):  # it died idle; the line's end says so to whoever waits
-            self.line.send(job)
+        with suppress(OSError):  # it died while idle; `wait` sees the closed pipe
+            self.pipe.send(job)
 
     def end(self) -> None:
-        """End the process, whatever it does: it has nothing to lose."""
+        """Kill the process: a worker holds nothing that must be saved."""
         self.process.kill()
         self.process.join()
-        self.line.close()
+        self.pipe.close()
 
 
 class Processes(Executor):
-    """Runs cells in worker processes of this machine, each with its share of the cores.
+    """Runs cells in worker processes of this machine, which share its cores equally.
 
-    Workers import the main module anew: a script that uses them starts under `if __name__ == "__main__":`.
+    Workers import the main module again: a script that uses this class needs `if __name__ == "__main__":`.
 
     Args:
-        workers: how many.
-        device: `auto`, `cpu`, `cuda` (the workers share the GPUs out among them) or `cuda:N`.
+        workers: number of processes.
+        device: `auto`, `cpu`, `cuda` (GPUs are assigned to workers in turn) or `cuda:N`.
     """
 
     def __init__(self, workers: int, device: str = "auto") -> None:
-        resolve_device(device)  # refuses one that is not here, before every cell fails on it
+        resolve_device(device)  # raises if it is not available, or every cell would fail
         self.slots = workers
         self._device = device
         self._threads = max(1, _cores() // workers)
-        self._workers: dict[int, Worker] = {}  # by place
-        self._stillborn = 0
+        self._workers: dict[int, Worker] = {}  # by slot
+        self._startup_failures = 0  # in succession
 
     def end(self) -> None:
         """End all workers."""
@@ -134,79 +134,80 @@ class Processes(Executor):
     def submit(self, job: Job) -> None:
         """Give the job to an idle worker, or to a new one."""
         idle = next((worker for worker in self._workers.values() if worker.job is None), None)
-        (idle or self._hire(next(place for place in range(self.slots) if place not in self._workers))).give(job)
+        (idle or self._spawn(next(slot for slot in range(self.slots) if slot not in self._workers))).give(job)
 
-    def wait(self, moved: Moved) -> Result:
-        """Listen to all workers that have a job."""
+    def wait(self, on_progress: OnProgress) -> Result:
+        """Receive messages of busy workers until one is a result."""
         while True:
-            busy = {worker.line: (place, worker) for place, worker in self._workers.items() if worker.job is not None}
-            for line in connection.wait(list(busy)):
-                result = self._hear(*busy[line], moved)  # type: ignore[index]
+            busy = {worker.pipe: (slot, worker) for slot, worker in self._workers.items() if worker.job is not None}
+            for pipe in connection.wait(list(busy)):
+                result = self._receive(*busy[pipe], on_progress)  # type: ignore[index]
                 if result is not None:
                     return result
 
-    def _hear(self, place: int, worker: Worker, moved: Moved) -> Result | None:
-        """Take a message of a worker, or its death; return a result if it is one."""
+    def _receive(self, slot: int, worker: Worker, on_progress: OnProgress) -> Result | None:
+        """Receive one message of a worker, or notice that it died; return the result if there is one."""
         job = worker.job
         assert job is not None
         try:
-            message = worker.line.recv()
+            message = worker.pipe.recv()
         except (EOFError, OSError):
-            how = self._bury(place)
+            how = self._reap(slot)
             if worker.ready:
                 return job.cell.id, Failure(f"the worker process died {how}")
-            self._stillborn += 1
-            if self._stillborn >= STILLBORN:
+            self._startup_failures += 1
+            if self._startup_failures >= MAX_STARTUP_FAILURES:
                 raise GradleakError(f"no worker process gets to work: they all die at the start, {how}") from None
-            self._hire(place).give(job)  # the cell has nothing to do with it
+            self._spawn(slot).give(job)  # it died before it saw the cell, which costs the cell no attempt
             return None
-        if message == READY:
-            worker.ready, self._stillborn = True, 0
+        if message == WORKER_READY:
+            worker.ready, self._startup_failures = True, 0
             return None
         if isinstance(message, Progress):
-            moved(job.cell.id, message)
+            on_progress(job.cell.id, message)
             return None
         worker.job = None
         return job.cell.id, message
 
-    def _hire(self, place: int) -> Worker:
-        self._workers[place] = Worker(self._device_of(place), self._threads)
-        return self._workers[place]
+    def _spawn(self, slot: int) -> Worker:
+        """Start a worker process."""
+        self._workers[slot] = Worker(self._device_of(slot), self._threads)
+        return self._workers[slot]
 
-    def _bury(self, place: int) -> str:
-        """Put a dead worker away, and return how it died."""
-        worker = self._workers.pop(place)
+    def _reap(self, slot: int) -> str:
+        """Remove a dead worker, and return how it died."""
+        worker = self._workers.pop(slot)
         worker.process.join(timeout=10)
         code = worker.process.exitcode
         worker.end()
         return f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
 
-    def _device_of(self, place: int) -> str:
+    def _device_of(self, slot: int) -> str:
         count = torch.cuda.device_count()
-        return f"cuda:{place % count}" if self._device in ("auto", "cuda") and count > 1 else self._device
+        return f"cuda:{slot % count}" if self._device in ("auto", "cuda") and count > 1 else self._device
 
 
 def _cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _serve(line: Connection, device: str, threads: int) -> None:
-    """Do jobs until the line ends; what a worker process runs."""
+def _serve(pipe: Connection, device: str, threads: int) -> None:
+    """Run jobs until the pipe is closed: the main function of a worker process."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    workshop = JobRunner(device)
-    line.send(READY)
+    runner = JobRunner(device)
+    pipe.send(WORKER_READY)
     while True:
         try:
-            job: Job = line.recv()
+            job: Job = pipe.recv()
         except EOFError:
             return
-        line.send(workshop.run(job, line.send))
+        pipe.send(runner.run(job, pipe.send))
 
 
 def _die_with_parent() -> None:
-    """A driver that was killed cannot end its workers; they must not go on for hours."""
+    """Exit when the driver ends: one that was killed cannot end its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -215,7 +216,7 @@ def _die_with_parent() -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Start a process that Ctrl-C does not reach: the driver alone decides what it means."""
+    """Block SIGINT in the body: a process started there ignores Ctrl-C, which the driver alone handles."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

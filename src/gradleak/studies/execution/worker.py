@@ -27,7 +27,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Listener
 from gradleak.plugins import load_plugins
 from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
-from gradleak.studies.definition.study import Library
+from gradleak.studies.definition.library import Library
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
 from gradleak.targets import Target
 from gradleak.targets.dropout import set_dropout
@@ -174,17 +174,14 @@ def _sentences(number: int, result: BatchResult) -> Iterator[Sentence]:
 
 
 def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | None) -> UtilityRecord:
-    from gradleak.studies.utility import measure_utility
+    from gradleak.studies.execution.utility import FineTuning, measure_utility
 
     assert job.test is not None
     found = measure_utility(
         target,
         *with_classes(target, cell, job.data, job.test),
         defenses=tuple(map(parse_defense, cell.defenses)),
-        epochs=cell.epochs,
-        batch_size=cell.batch_size,
-        lr=cell.lr,
-        seed=cell.seed,
+        training=FineTuning(epochs=cell.epochs, batch_size=cell.batch_size, lr=cell.lr, seed=cell.seed),
         listener=listener,
     )
     return UtilityRecord(**{field.name: _finite(getattr(found, field.name)) for field in fields(UtilityRecord)})

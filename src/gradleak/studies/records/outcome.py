@@ -1,4 +1,4 @@
-"""What comes out of a cell."""
+"""The outcome of a cell: what a worker returns and the store keeps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """One private sentence, what was read back of it, and the scores from 0 to 100.
+    """A private sentence, its reconstruction, and the scores from 0 to 100.
 
     Attributes:
         batch: number of its batch in the cell, from 0.
-        position: its place in the batch.
+        position: its position in the batch.
         reference: the private sentence.
-        reconstruction: what is held against it; None if the attack found fewer sentences.
-        label: the class that the attack worked with or found.
+        reconstruction: the text aligned with it; None if the attack found fewer sentences.
+        label: the class that the attack knew or found.
         loss: of the batch; None if it is not finite.
     """
 
@@ -35,14 +35,14 @@ class Sentence:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRecord:
-    """What holds for a batch as a whole.
+    """Counts over a batch.
 
     Attributes:
         batch: its number in the cell, from 0.
-        returned: how many distinct texts the attack returned.
-        exact: how many of them are exactly a private text of the batch.
-        surplus: how many of them were returned beyond what the batch has sentences for.
-        unrepresentable: how many private sentences the tokenizer cannot write in full.
+        returned: number of distinct texts that the attack returned.
+        exact: number of returned texts that equal a private text of the batch.
+        surplus: number of returned texts beyond the number of sentences of the batch.
+        unrepresentable: number of private sentences that the tokenizer cannot represent in full.
     """
 
     batch: int
@@ -54,7 +54,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class UtilityRecord:
-    """How useful a model is after fine-tuning under defenses (see `utility`); what is not finite is None."""
+    """Utility of a model that was fine-tuned under defenses (see `execution.utility`); None for values not finite."""
 
     mcc: float | None
     accuracy: float | None
@@ -72,10 +72,10 @@ class Outcome:
         sentences: of an attack cell, one per private sentence.
         batches: of an attack cell, one per batch.
         utility: of a utility cell.
-        seconds: how long it took, without loading the model.
+        seconds: duration without loading the model.
         version: of gradleak.
         model_hash: fingerprint of the model's weights.
-        machine: where it ran.
+        machine: description of the machine that ran it.
     """
 
     sentences: tuple[Sentence, ...] = ()
@@ -93,7 +93,7 @@ class Failure:
 
     Attributes:
         error: one line.
-        hopeless: nothing would be different the next time.
+        hopeless: whether another attempt would fail the same way.
     """
 
     error: str

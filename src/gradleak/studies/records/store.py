@@ -1,4 +1,7 @@
-"""The store: one SQLite file that holds a study's records, a transaction per cell."""
+"""The store: one SQLite file with the records of a study, written in one transaction per cell.
+
+Written by the driver only. `summarise` reads the file without it, also while a run writes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +18,11 @@ from typing import Any, Self
 from gradleak.errors import GradleakError
 from gradleak.studies.definition.cells import Cell, setting_of
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
-from gradleak.studies.records.stale import Recorded
+from gradleak.studies.records.stale import CellRecord
 from gradleak.version import __version__
 
 SCHEMA = 1
-APPLICATION = 0x67_6C_65_61  # "glea": how SQLite files of this kind are told from others
+APPLICATION = 0x67_6C_65_61  # "glea": marks a SQLite file as one of study records
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE cells (
@@ -38,7 +41,7 @@ CREATE TABLE utility (
     mcc REAL, accuracy REAL, loss REAL, epsilon REAL, steps INTEGER, examples INTEGER
 );
 """
-# Files made before have no such table: it is added when they are opened to be written.
+# Older files lack this table: it is added when they are opened for writing.
 BATCHES = """
 CREATE TABLE IF NOT EXISTS batches (
     cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL,
@@ -48,22 +51,14 @@ CREATE TABLE IF NOT EXISTS batches (
 """
 
 
-@dataclass(frozen=True)
-class Attempted:
-    """A cell that failed: how often, and why the last time."""
-
-    attempts: int
-    error: str
-
-
 class Store:
-    """A study's records.
+    """The file of a study's records.
 
     Args:
-        path: the file; it is made if it is not there.
+        path: the file; created if it does not exist.
 
     Raises:
-        GradleakError: if the file is something else, or was written by a newer gradleak.
+        GradleakError: if the file is not one of study records, or a newer gradleak wrote it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -93,33 +88,24 @@ class Store:
         """Close the file."""
         self._connection.close()
 
-    # --- what is there -----------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
     def meta(self) -> dict[str, str]:
-        """Return what is known about the study."""
+        """Return the facts about the study: name, title, source, reasons of stale records."""
         return dict(self._connection.execute("SELECT key, value FROM meta"))
 
-    def done(self) -> set[str]:
-        """Return the ids of the finished cells."""
-        return {row[0] for row in self._connection.execute("SELECT id FROM cells WHERE status = 'done'")}
-
-    def failed(self) -> dict[str, Attempted]:
-        """Return the cells that failed so far, by id."""
-        rows = self._connection.execute("SELECT id, attempts, error FROM cells WHERE status = 'failed'")
-        return {cell: Attempted(attempts, error) for cell, attempts, error in rows}
-
-    def recorded(self) -> list[Recorded]:
-        """Return all cells, done and failed, without their results."""
+    def cells(self) -> list[CellRecord]:
+        """Return all cells, finished and failed, without their results."""
         rows = self._connection.execute("SELECT id, config, status, attempts, error, version FROM cells ORDER BY id")
         return [
-            Recorded(name, setting_of(config), config.get("hashes"), status == "done", attempts, error or "", version)
+            CellRecord(name, setting_of(config), config.get("hashes"), status == "done", attempts, error or "", version)
             for name, config, status, attempts, error, version in (
                 (row[0], json.loads(row[1]), *row[2:]) for row in rows
             )
         ]
 
     def paces(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Return for each kind and attack the number of finished cells and their mean seconds."""
+        """Return the number of finished cells and their mean seconds, for each kind and attack."""
         rows = self._connection.execute(
             "SELECT kind, coalesce(json_extract(config, '$.attack.name'), ''), count(*), avg(seconds) "
             "FROM cells WHERE status = 'done' GROUP BY 1, 2"
@@ -135,7 +121,7 @@ class Store:
         return [Sentence(**dict(zip(names, row, strict=True))) for row in rows]
 
     def batches(self, cell: str) -> list[BatchRecord]:
-        """Return what holds for the batches of an attack cell, in order; nothing of cells recorded before."""
+        """Return the counts of an attack cell's batches, in order; none if an older version recorded the cell."""
         names = [field.name for field in fields(BatchRecord)]
         rows = self._connection.execute(
             f"SELECT {', '.join(names)} FROM batches WHERE cell_id = ? ORDER BY batch", (cell,)
@@ -143,22 +129,22 @@ class Store:
         return [BatchRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
     def utility(self, cell: str) -> UtilityRecord | None:
-        """Return what came out of a utility cell."""
+        """Return the result of a utility cell; None for other cells."""
         names = [field.name for field in fields(UtilityRecord)]
         row = self._connection.execute(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,)).fetchone()
         return None if row is None else UtilityRecord(**dict(zip(names, row, strict=True)))
 
-    # --- what is added -----------------------------------------------------------------------------------------------
+    # --- writing -----------------------------------------------------------------------------------------------------
 
     def describe(self, facts: Mapping[str, str]) -> None:
-        """Write down what is known about the study."""
+        """Record facts about the study."""
         with self._transaction():
             self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
 
     def record(self, cell: Cell, outcome: Outcome, attempts: int, replaces: Sequence[str] = ()) -> None:
-        """Write down a finished cell, all of it or nothing, in place of the stale records of these ids."""
+        """Record a finished cell in one transaction, in place of the stale records `replaces`."""
         with self._transaction():
-            self._forget(replaces)
+            self._delete(replaces)
             self._put(cell, "done", None, attempts, outcome)
             self._connection.executemany(
                 f"INSERT INTO sentences (cell_id, {_names(Sentence)}) VALUES (?, {_marks(Sentence)})",
@@ -175,18 +161,23 @@ class Store:
                 )
 
     def record_failure(self, cell: Cell, failure: Failure, attempts: int, replaces: Sequence[str] = ()) -> None:
-        """Write down that a cell failed, in place of the stale records of these ids."""
+        """Record that a cell failed, in place of the stale records `replaces`."""
         with self._transaction():
-            self._forget(replaces)
+            self._delete(replaces)
             self._put(cell, "failed", failure.error, attempts, None)
 
     def forget_failures(self) -> None:
-        """Forget the cells that failed, so that they start afresh."""
+        """Delete the records of failed cells, and with them their attempts."""
         with self._transaction():
             self._connection.execute("DELETE FROM cells WHERE status = 'failed'")
 
-    def _forget(self, ids: Sequence[str]) -> None:
-        for table, column in (("sentences", "cell_id"), ("utility", "cell_id"), ("cells", "id")):
+    def _delete(self, ids: Sequence[str]) -> None:
+        for table, column in (
+            ("sentences", "cell_id"),
+            ("batches", "cell_id"),
+            ("utility", "cell_id"),
+            ("cells", "id"),
+        ):
             self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(name,) for name in ids])
 
     def _put(self, cell: Cell, status: str, error: str | None, attempts: int, outcome: Outcome | None) -> None:
@@ -233,19 +224,19 @@ class Store:
             self._pragma(f"application_id = {APPLICATION}")
             self._pragma(f"user_version = {SCHEMA}")
 
-    def _pragma(self, text: str) -> Any:  # noqa: ANN401
+    def _pragma(self, text: str) -> Any:  # noqa: ANN401 - a SQLite value
         row = self._connection.execute(f"PRAGMA {text}").fetchone()
         return row[0] if row else None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of the body's writing, or none of it."""
+        """Commit what the body writes, or roll it back if it raises."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
             self._connection.execute("COMMIT")
         except BaseException as error:
-            with suppress(sqlite3.Error):  # SQLite may have rolled back itself, as it does on a full disk
+            with suppress(sqlite3.Error):  # SQLite rolls back by itself if the disk is full
                 self._connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
                 raise GradleakError(f"{self.path} cannot be written: {error}") from None

@@ -1,4 +1,4 @@
-"""Bootstrap intervals of many groups at once."""
+"""Bootstrap intervals of many groups at once; used for the rows of a summary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1_000
-MANY = 2_000  # batches from which on the bootstrap's interval and the normal one cannot be told apart
+MANY = 2_000  # with more batches the bootstrap interval agrees with the normal one, which is used instead
 
 
 def bootstrap(
@@ -16,21 +16,24 @@ def bootstrap(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> NDArray[np.float64]:
-    """Return mean and 95 % interval of every score in every group; the resamples come from the seed.
+    """Return mean and 95 % interval of every score in every group.
 
-    Sentences of one batch were attacked together, and their scores depend on each other: whole batches are drawn. A
-    resample's mean is that of the sentences of its batches, which may differ in size.
+    Whole batches are drawn, because the sentences of a batch are attacked together and their scores are correlated. The
+    mean of a resample is taken over the sentences of its batches, which may differ in size.
 
-    Groups with as many batches are resampled alike, all at once: a resample is a vector of weights, and the sums of all
+    Groups with equal numbers of batches share their resamples: a resample is a vector of weights, and the sums of all
     groups under all resamples are one matrix product.
 
     Args:
-        scores: [sentences, scores], group after group.
-        counts: [groups], how many sentences each group has.
-        batches: [sentences], the number of each one's batch; those of one batch stand together. Without it each
-            sentence is a batch of its own.
+        scores: [sentences, scores], sorted by group.
+        counts: [groups], number of sentences of each group.
+        batches: [sentences], the number of each sentence's batch; sentences of one batch are adjacent. None if every
+            sentence is a batch.
         seed: seed of the resamples.
-        resamples: how many.
+        resamples: number of resamples.
+
+    Returns:
+        [groups, scores, 3]: mean, low and high; NaN for groups without sentences.
     """
     sums, sizes, counts = _by_batch(scores, counts, batches)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
@@ -47,7 +50,7 @@ def bootstrap(
 def _by_batch(
     scores: NDArray[np.float64], counts: NDArray[np.int64], batches: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return the sums [batches, scores] and sizes [batches] of all batches, and how many each group has."""
+    """Return the sums [batches, scores] and sizes [batches] of all batches, and the number of batches per group."""
     if batches is None or not len(batches):
         return scores, np.ones(len(scores)), counts
     groups = np.repeat(np.arange(len(counts)), counts)  # [sentences]
@@ -57,13 +60,13 @@ def _by_batch(
 
 
 def _interval(sums: NDArray[np.float64], sizes: NDArray[np.float64], seed: int, resamples: int) -> NDArray[np.float64]:
-    """Return the ends [groups, scores, 2] for groups of as many batches.
+    """Return low and high [groups, scores, 2] of groups with equal numbers of batches.
 
     Args:
         sums: [groups, batches, scores], over the sentences of each batch.
         sizes: [groups, batches].
         seed: seed of the resamples.
-        resamples: how many.
+        resamples: number of resamples.
     """
     number = sums.shape[1]
     if number > MANY:
@@ -76,7 +79,7 @@ def _interval(sums: NDArray[np.float64], sizes: NDArray[np.float64], seed: int, 
     weights = np.bincount(flat, minlength=resamples * number).reshape(resamples, number).astype(np.float64)
     rank = int(0.025 * resamples)
     ends = np.empty((*sums.shape[::2], 2))
-    for part in range(0, len(sums), 1_000):  # [groups, scores, resamples] of all groups may not fit
+    for part in range(0, len(sums), 1_000):  # [groups, scores, resamples] of all groups may not fit into memory
         chunk = slice(part, part + 1_000)
         means = np.einsum("gns,rn->gsr", sums[chunk], weights, optimize=True)
         means /= (sizes[chunk] @ weights.T)[:, None]

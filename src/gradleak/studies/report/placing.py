@@ -1,4 +1,4 @@
-"""Where text goes in a picture: lines that fit a width, and words beside points that cover nothing."""
+"""Positions of text in a figure: lines wrapped to a width, and labels without overlaps. Used by `plots`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _renderer() -> Any:  # noqa: ANN401
+def _renderer() -> Any:  # noqa: ANN401 - matplotlib is imported where it is used
     from matplotlib.backends.backend_agg import RendererAgg
 
     return RendererAgg(1, 1, 72)  # type: ignore[no-untyped-call]
@@ -15,12 +15,12 @@ def _renderer() -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True)
 class Wrapper:
-    """Breaks text into lines by matplotlib's current font."""
+    """Wraps text, measured in matplotlib's current font."""
 
     _agg: Any = field(default_factory=_renderer)
 
     def wrap(self, text: str, size: float, width: float) -> str:
-        """Return the text in lines of at most `width` inches at a font size in points; a word too long is cut up."""
+        """Return the text in lines of at most `width` inches at a font size in points; words too long are split."""
         lines = [""]
         for word in text.split():
             longer = f"{lines[-1]} {word}".lstrip()
@@ -41,11 +41,11 @@ class Wrapper:
         return float(points) / 72
 
 
-Box = tuple[float, float, float, float]  # left, bottom, right, top, as shares of the panel
+Box = tuple[float, float, float, float]  # left, bottom, right, top, as fractions of the panel
 
 
 def _boxes(x: float, y: float, width: float, height: float = 0.07) -> list[Box]:
-    """Return where a word of this size may stand beside a point: left, right, above, below, and at the corners."""
+    """Return the candidate boxes of a label beside a point: left, right, above, below, and at the corners."""
     across = (-width / 2 - 0.04, width / 2 + 0.04)
     middles = [*((x + shift, y) for shift in across), (x, y + 0.09), (x, y - 0.09)]
     middles += [(x + shift, y + rise) for rise in (0.06, -0.06, 0.12, -0.12, 0.18, -0.18) for shift in across]
@@ -53,12 +53,12 @@ def _boxes(x: float, y: float, width: float, height: float = 0.07) -> list[Box]:
 
 
 def best_box(x: float, y: float, width: float, taken: Sequence[Box]) -> Box:
-    """Return the first place beside a point where a word of this width covers nothing, or the least."""
+    """Return the first box beside a point in which a label overlaps nothing, or the one that overlaps least."""
     return min(_boxes(x, y, width), key=lambda box: (_covered(box, taken), not _inside(box)))
 
 
 def _covered(box: Box, others: Sequence[Box]) -> float:
-    """Return how much of other boxes a box covers, or sticks out of the panel, below or over the axis' numbers."""
+    """Return the area in which a box overlaps others, plus its excess over the panel's lower and left edges."""
     overlap = sum(
         max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
         * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
@@ -72,7 +72,7 @@ def _inside(box: Box) -> bool:
 
 
 def spread(heights: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Move heights, given from low to high, apart until each has its gap, as little as possible."""
+    """Move sorted heights apart, as little as possible, until each has its gap."""
     placed: list[tuple[float, float, int]] = []  # blocks: middle, size, members
     for height, gap in zip(heights, gaps, strict=True):
         block = (height, gap, 1)

@@ -1,10 +1,10 @@
-"""The figures that the papers print, to stand beside ours.
+"""The papers' own figures, for comparison with measured rows.
 
-`published.json` holds for each ready study where its figures come from, the paper's main model, what is the same in all
-rows, and the rows: conditions, under the names of `CONDITIONS` in `show`, and figures. They belong beside a row of ours
-if all conditions hold there, the preset `paper` among them, the model excepted: a study of another model may want to
-see them, too, and is told which model they are of. A row without an attack is one of a training under a defense: it
-belongs beside the training, and beside every attack under that defense.
+`published.json` holds for each ready study the source of its figures, the paper's main model, the conditions that are
+the same in all rows, and the rows: conditions, by the names of `CONDITIONS`, and figures. They are shown with a
+measured row if all conditions agree, the preset `paper` among them. The model may differ, and is named with the
+figures. A published row without an attack belongs to a training under a defense: it is shown with the training, and
+with every attack under that defense.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Published:
 
     Attributes:
         source: paper and table.
-        target: the model that was attacked.
-        conditions: what must hold in a row of ours, besides the model.
+        target: the attacked model.
+        conditions: what a measured row must agree in; the model may differ.
         figures: scores from 0 to 100, MCC from -1 to 1, the privacy loss ε, seconds per sentence.
     """
 
@@ -36,24 +36,19 @@ class Published:
     figures: Mapping[str, float]
 
     def fits(self, conditions: Mapping[str, Any]) -> bool:
-        """Tell whether these are the figures of such a row, of whatever model."""
+        """Tell whether a row of these conditions is comparable, whatever its model."""
         return all(conditions.get(name) == value for name, value in self.conditions.items())
 
 
 @cache
 def published_rows(study: str | None) -> tuple[Published, ...]:
-    """Return the rows that the paper prints for a ready study; none for any other study."""
+    """Return the paper's rows for a ready study; none for any other study."""
     entry = _content().get(study or "")
     return () if entry is None else tuple(_row(entry, row) for row in entry["rows"])
 
 
-def published_studies() -> tuple[str, ...]:
-    """Return the names of the ready studies that have published figures."""
-    return tuple(_content())
-
-
 def find_published(study: str | None, conditions: Mapping[str, Any]) -> Published | None:
-    """Return the published row for a row of ours: of its own model, else of the paper's main one."""
+    """Return the published row that is comparable with a measured one: of its model, else of the paper's main one."""
     fitting = {row.target: row for row in published_rows(study) if row.fits(conditions)}
     main = _content()[study]["target"] if study in _content() else None
     return fitting.get(conditions.get("target") or "") or fitting.get(main or "")

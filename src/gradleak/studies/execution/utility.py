@@ -1,7 +1,7 @@
-"""What a defense costs: a model is fine-tuned on gradients that passed through it, then tested.
+"""Utility of a model under defenses: fine-tune it on defended gradients, then test it.
 
-Defenses do to the gradient of every training step what they do to an update that a client sends, so that leakage and
-utility are measured under the same thing.
+Defenses change the gradient of every training step as they change the update that a client sends: leakage and utility
+are measured under the same defense. Used by the utility cells of studies.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gradleak.federation import Client, Embeddings
 from gradleak.metrics import accuracy, matthews_correlation
 from gradleak.targets import Target, Tokens
 
-WARMUP = 0.1  # share of the steps in which the learning rate rises; then it falls to zero, as in BERT's fine-tuning
-EXAMPLE_VALUES = 2**25  # gradient entries that are held at once when each example has its own
+WARMUP = 0.1  # fraction of the steps in which the learning rate rises; then it falls to zero, as in BERT's fine-tuning
+EXAMPLE_VALUES = 2**25  # gradient entries held at once when gradients are computed for each example
 
 
 class Labelled(Protocol):
-    """Texts with a class each, such as a `gradleak.data.Dataset`."""
+    """Texts with one class each, such as a `gradleak.data.Dataset`."""
 
     @property
     def texts(self) -> Sequence[str]:
@@ -51,16 +51,16 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """How well a model does that was trained under defenses.
+    """Test results of a model that was trained under defenses.
 
     Attributes:
         mcc: Matthews' correlation on the test set, from -1 to 1.
-        accuracy: share of right answers, from 0 to 1.
+        accuracy: fraction of correct predictions, from 0 to 1.
         loss: mean cross-entropy.
         epsilon: privacy loss of the training at δ = 1e-5; None without DP-SGD.
         steps: training steps.
         examples: training examples.
-        seconds: how long training and test took.
+        seconds: duration of training and test.
     """
 
     mcc: float
@@ -72,55 +72,65 @@ class Utility:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """How a model is fine-tuned.
+
+    Attributes:
+        epochs: passes over the training examples.
+        batch_size: examples per step.
+        lr: the highest learning rate.
+        dropout: whether the model's dropout is on.
+        embeddings: which embeddings are trained.
+        seed: seed of shuffling, dropout and the defenses.
+    """
+
+    epochs: int = 2
+    batch_size: int = 32
+    lr: float = 5e-5
+    dropout: bool = True
+    embeddings: Embeddings = "trained"
+    seed: int = 0
+
+
 def measure_utility(
     target: Target,
     train: Labelled,
     test: Labelled,
     *,
     defenses: Sequence[Defense] = (),
-    epochs: int = 2,
-    batch_size: int = 32,
-    lr: float = 5e-5,
-    dropout: bool = True,
-    embeddings: Embeddings = "trained",
-    max_examples: int | None = None,
-    seed: int = 0,
+    training: FineTuning | None = None,
     listener: Listener | None = None,
 ) -> Utility:
     """Fine-tune a copy of a classifier with AdamW on defended gradients, and test it.
 
-    Every batch is full, as the accounting of DP-SGD wants it: what is left over when an epoch's shuffled examples are
-    dealt out waits for the next epoch.
+    Every batch is full, as the accounting of DP-SGD assumes: examples that are left over at the end of an epoch are
+    not used before the next shuffle.
 
     Args:
-        target: the classifier before training; it stays as it is.
-        train: what to train on.
-        test: what to test on.
-        defenses: what every step's gradient passes through, in order; error feedback remembers from step to step.
-        epochs: how often to go through the training examples.
-        batch_size: examples per step.
-        lr: the highest learning rate; it rises over the first tenth of the steps and then falls to zero.
-        dropout: train with the model's dropout.
-        embeddings: which embeddings are trained and sent, as for a client.
-        max_examples: train on so many examples only, drawn by the seed.
-        seed: of the order of examples, dropout, and the defenses.
-        listener: told the training loss of steps.
+        target: the classifier before training; it is not changed.
+        train: training examples.
+        test: test examples.
+        defenses: applied to the gradient of every step, in order; error feedback is kept from step to step.
+        training: how to train; the defaults of `FineTuning` if None.
+        listener: called with a `Progress` now and then.
+
+    Raises:
+        GradleakError: if the target is no classifier, labels are missing or out of range, or nothing can be trained.
     """
+    how = training or FineTuning()
     started = time.monotonic()
-    training, testing = _Examples.of(target, train, "train"), _Examples.of(target, test, "test")
-    order = _stream(seed, "order")
-    if max_examples is not None:
-        training = training.rows(torch.randperm(len(training), generator=order)[: max(0, max_examples)])
-    if epochs < 1 or batch_size < 1 or not lr > 0 or not len(training):
-        raise GradleakError("training needs epochs, batch size and examples of at least 1, and lr above 0")
-    size = min(batch_size, len(training))
-    steps = epochs * (len(training) // size)
-    spent = _privacy_loss(defenses, size, len(training), steps)  # first: it may lack a package
+    examples, testing = _LabelledTokens.of(target, train, "train"), _LabelledTokens.of(target, test, "test")
+    if how.epochs < 1 or how.batch_size < 1 or not how.lr > 0:
+        raise GradleakError("training needs epochs and a batch size of at least 1, and lr above 0")
+    size = min(how.batch_size, len(examples))
+    steps = how.epochs * (len(examples) // size)
+    spent = _privacy_loss(defenses, size, len(examples), steps)  # before training: its package may be missing
     model = _copied(target)
-    with _training(model, dropout, seed):
-        trainer = _Trainer(model, embeddings, defenses, lr, steps, defense_stream(seed))
+    with _training(model, how.dropout, how.seed):
+        trainer = _Trainer(model, how, defenses, steps)
         reporter = Reporter(listener)
-        for number, batch in enumerate(_batches(training, epochs, size, order), start=1):
+        for number, batch in enumerate(_batches(examples, how.epochs, size, _stream(how.seed, "order")), start=1):
             trainer.step(batch)
             reporter(number, steps, trainer.look)
     losses, predictions = _tested(model, testing, size)
@@ -131,20 +141,20 @@ def measure_utility(
         loss=sum(losses) / len(losses),
         epsilon=spent,
         steps=steps,
-        examples=len(training),
+        examples=len(examples),
         seconds=time.monotonic() - started,
     )
 
 
 @dataclass(frozen=True)
-class _Examples:
+class _LabelledTokens:
     """Tokens and classes of several texts."""
 
     tokens: Tokens
     labels: Tensor  # [sequences]
 
     @classmethod
-    def of(cls, target: Target, data: Labelled, name: str) -> _Examples:
+    def of(cls, target: Target, data: Labelled, name: str) -> _LabelledTokens:
         if target.task != "classification":
             raise GradleakError(f"utility is measured on classifiers; {target.name} is a {target.task} model")
         if data.labels is None:
@@ -160,45 +170,37 @@ class _Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def rows(self, rows: Tensor) -> _Examples:
+    def select(self, indices: Tensor) -> _LabelledTokens:
         """Return some of the examples, padded to the longest of them."""
-        chosen = rows.to(self.labels.device)
+        chosen = indices.to(self.labels.device)
         mask = self.tokens.mask[chosen]
         longest = int(mask.sum(dim=1).max()) if len(chosen) else 0
-        return _Examples(Tokens(self.tokens.ids[chosen, :longest], mask[:, :longest]), self.labels[chosen])
+        return _LabelledTokens(Tokens(self.tokens.ids[chosen, :longest], mask[:, :longest]), self.labels[chosen])
 
-    def parts(self, size: int) -> Iterator[_Examples]:
-        """Yield all of them in order, so many at a time."""
+    def parts(self, size: int) -> Iterator[_LabelledTokens]:
+        """Yield all examples in order, `size` at a time."""
         for start in range(0, len(self), size):
-            yield self.rows(torch.arange(start, min(start + size, len(self))))
+            yield self.select(torch.arange(start, min(start + size, len(self))))
 
 
 class _Trainer:
-    """The running training: weights, optimizer, and what the defenses remember."""
+    """The state of a training: weights, optimizer, and the memory of the defenses."""
 
-    def __init__(
-        self,
-        model: Target,
-        embeddings: Embeddings,
-        defenses: Sequence[Defense],
-        lr: float,
-        steps: int,
-        stream: torch.Generator,
-    ) -> None:
+    def __init__(self, model: Target, how: FineTuning, defenses: Sequence[Defense], steps: int) -> None:
         self._model = model
         self._defenses = defenses
-        self._stream = stream
+        self._stream = defense_stream(how.seed)
         self._memory: Memory = {}
         self._losses: list[Tensor] = []
         self._by_example = examples_needed(defenses)
-        sent = Client(model, embeddings=embeddings).sent_parameters
+        sent = Client(model, embeddings=how.embeddings).sent_parameters
         self._trained = {name: model.parameters[name].requires_grad_() for name in sent}
-        self._optimizer = torch.optim.AdamW(self._trained.values(), lr=lr)
+        self._optimizer = torch.optim.AdamW(self._trained.values(), lr=how.lr)
         self._schedule = torch.optim.lr_scheduler.LambdaLR(
             self._optimizer, lambda step: _warm_up_and_decay(step, steps)
         )
 
-    def step(self, batch: _Examples) -> None:
+    def step(self, batch: _LabelledTokens) -> None:
         """Train on one batch."""
         self._losses = []
         if self._by_example:
@@ -214,14 +216,14 @@ class _Trainer:
         """Return the loss of the last batch, for a report."""
         return float(torch.stack(self._losses).mean()), ()
 
-    def _batch_update(self, batch: _Examples) -> Update:
+    def _batch_update(self, batch: _LabelledTokens) -> Update:
         loss = self._model.loss_with({}, batch.tokens.ids, batch.tokens.mask, batch.labels)
         gradients = torch.autograd.grad(loss, list(self._trained.values()), allow_unused=True, materialize_grads=True)
         self._losses.append(loss.detach())
         return Update(dict(zip(self._trained, gradients, strict=True)))
 
-    def _example_updates(self, batch: _Examples) -> Iterator[Update]:
-        """Yield the update of each example, computed for as many at once as memory allows."""
+    def _example_updates(self, batch: _LabelledTokens) -> Iterator[Update]:
+        """Yield the update of each example, computed for as many examples at once as EXAMPLE_VALUES allows."""
         weights = {name: parameter.detach() for name, parameter in self._trained.items()}
         together = max(1, EXAMPLE_VALUES // sum(weight.numel() for weight in weights.values()))
 
@@ -239,22 +241,22 @@ class _Trainer:
 
 
 def _warm_up_and_decay(step: int, steps: int) -> float:
-    """Return the factor of the learning rate at a step counted from 0."""
+    """Return the factor of the learning rate at a step, counted from 0."""
     warmup = int(WARMUP * steps)
     return (step + 1) / (warmup + 1) if step < warmup else (steps - step) / (steps - warmup)
 
 
-def _batches(examples: _Examples, epochs: int, size: int, order: torch.Generator) -> Iterator[_Examples]:
-    """Deal the examples out, shuffled anew in each epoch, in batches that are all full."""
+def _batches(examples: _LabelledTokens, epochs: int, size: int, order: torch.Generator) -> Iterator[_LabelledTokens]:
+    """Yield full batches of the examples, shuffled again in every epoch."""
     for _ in range(epochs):
         shuffled = torch.randperm(len(examples), generator=order)
         for start in range(0, len(examples) - size + 1, size):
-            yield examples.rows(shuffled[start : start + size])
+            yield examples.select(shuffled[start : start + size])
 
 
 def _privacy_loss(defenses: Sequence[Defense], batch_size: int, examples: int, steps: int) -> float | None:
-    """Return ε; what other defenses do after DP-SGD cannot raise it."""
-    examples_needed(defenses)  # their order is checked before anything runs
+    """Return ε at δ = 1e-5, None without DP-SGD; defenses after DP-SGD cannot raise it."""
+    examples_needed(defenses)  # raises if their order is impossible
     first = next(iter(defenses), None)
     if not isinstance(first, DPSGD):
         return None
@@ -268,7 +270,7 @@ def _copied(target: Target) -> Target:
 
 @contextmanager
 def _training(model: Target, dropout: bool, seed: int) -> Iterator[None]:
-    """Switch dropout on or off, with masks from a random stream of its own."""
+    """Switch dropout on or off, with masks drawn from the seed instead of the global random state."""
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(_stream(seed, "dropout").initial_seed())
@@ -278,7 +280,7 @@ def _training(model: Target, dropout: bool, seed: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _tested(model: Target, examples: _Examples, size: int) -> tuple[list[float], list[int]]:
+def _tested(model: Target, examples: _LabelledTokens, size: int) -> tuple[list[float], list[int]]:
     """Return the loss and the predicted class of each example."""
     losses: list[float] = []
     predictions: list[int] = []

@@ -1,0 +1,141 @@
+"""Read the file of a study's records, without the store: also while a run writes it. Used by `summarise`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradleak.errors import GradleakError
+from gradleak.metrics import SCORE_NAMES
+from gradleak.studies.records.stale import why_old
+from gradleak.studies.report.conditions import NO_DEFENSE
+
+BATCH_COUNTS = ("returned", "exact", "surplus", "unrepresentable")
+SqlRow = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class FinishedCell:
+    """A finished cell as the file describes it."""
+
+    id: Any
+    kind: str
+    config: Mapping[str, Any]
+    seconds: float | None
+    version: str
+
+    @property
+    def old(self) -> str | None:
+        """Why the next run will find it stale, whatever its model and sentences are now; None if it will not."""
+        return why_old(self.config.get("hashes"), self.version)
+
+    @property
+    def target(self) -> str:
+        """The model's name."""
+        target = self.config["target"]
+        return f"{target['name']}{' (random weights)' if target.get('random_weights') else ''}"
+
+    @property
+    def defense(self) -> str:
+        """The defenses, in order."""
+        return " + ".join(self.config.get("defenses") or ()) or NO_DEFENSE
+
+    def conditions(self) -> dict[str, Any]:
+        """Return the value of each of `CONDITIONS`, for an attack cell."""
+        config, client, attack = self.config, self.config["client"], self.config["attack"]
+        fedavg = client.get("fedavg")
+        return {
+            "attack": attack["name"],
+            "preset": attack.get("preset") or "paper",
+            "settings": dict(attack.get("settings") or {}),
+            "target": self.target,
+            "dataset": config["dataset"]["name"],
+            "batch_size": config["batch_size"],
+            "dropout": client["dropout"],
+            "embeddings": client["embeddings"],
+            "fedavg": ",".join(f"{k}={v:g}" for k, v in fedavg.items() if v is not None) if fedavg else "none",
+            "defense": self.defense,
+            "knowledge": sorted(config.get("knowledge") or ()),
+        }
+
+
+@dataclass(frozen=True)
+class RecordedStudy:
+    """The content of a study's file.
+
+    Attributes:
+        facts: name, title and source of the study.
+        cells: the finished cells that are not stale.
+        errors: every error, and the number of cells that failed with it.
+        stale: cells that a run has found stale: each reason, and the number of finished cells.
+        sentences: (cell, batch, score, …) of every attacked sentence, in a fixed order.
+        batches: (cell, count, …) of every batch, with the counts of `BATCH_COUNTS`; none in older files.
+        trainings: (cell, MCC, accuracy, ε) of every utility cell.
+    """
+
+    facts: Mapping[str, str]
+    cells: Sequence[FinishedCell]
+    errors: Counter[str]
+    stale: Counter[str]
+    sentences: Sequence[SqlRow]
+    batches: Sequence[SqlRow]
+    trainings: Sequence[SqlRow]
+
+    def of_kind(self, kind: str) -> list[FinishedCell]:
+        """Return the finished cells of a kind: `attack` or `utility`."""
+        return [cell for cell in self.cells if cell.kind == kind]
+
+
+def read_study(path: Path) -> RecordedStudy:
+    """Read a study's file as of one moment.
+
+    Raises:
+        GradleakError: if there is no such file, or it is not one of study records.
+    """
+    if not path.is_file():
+        raise GradleakError(f"there is no study file {path}")
+    cells, facts, sentences, batches, trainings = _read(path)
+    reasons: dict[str, str] = json.loads(facts.get("stale", "{}"))
+    finished, errors, stale = list[FinishedCell](), Counter[str](), Counter[str]()
+    for name, kind, config, status, error, seconds, version in cells:
+        if name in reasons:
+            stale.update([reasons[name]] if status == "done" else [])
+        elif status == "done":
+            finished.append(FinishedCell(name, kind, json.loads(config), seconds, version))
+        else:
+            errors[str(error or "unknown error")] += 1
+    return RecordedStudy(facts, finished, errors, stale, sentences, batches, trainings)
+
+
+def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[SqlRow], list[SqlRow]]:
+    """Return cells, facts, sentences, batches and trainings, all in one transaction."""
+    # Without a write-ahead log nobody writes the file: opened as immutable, SQLite creates no further files.
+    written = path.with_name(f"{path.name}-wal").exists()
+    columns = "id, kind, config, status, error, seconds, version"
+    order = "ORDER BY cell_id, batch, position"
+    address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
+    try:
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
+            file.execute("BEGIN")
+            counted = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batches'").fetchone()[0]
+            return (
+                file.execute(f"SELECT {columns} FROM cells ORDER BY id").fetchall(),
+                dict(file.execute("SELECT key, value FROM meta").fetchall()),
+                file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
+                file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else [],
+                file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall(),
+            )
+    except sqlite3.Error as error:
+        raise GradleakError(f"{path} is not a study file ({error})") from None
+
+
+def taken(dataset: Mapping[str, Any]) -> range:
+    """Return the positions of a cell's sentences in its dataset; an empty range if they were not recorded."""
+    start, _, stop = (dataset.get("take") or "").partition(":")
+    return range(int(start or 0), int(stop)) if stop else range(0)
