@@ -31,10 +31,10 @@ def test_a_row_says_all_that_is_declared() -> None:
     assert rows == [
         [
             "heat",
-            "180",
+            "180 degrees",
             "hot: 250",
             "number, above 0, at most 300",
-            "heat of the oven, in degrees (Cook 1900, table 2)",
+            "heat of the oven (paper: Cook 1900, table 2)",
         ],
         ["loaves", "2", "", "whole number, at least 1", "loaves at once"],
         ["minutes", "none", "", "whole number, at least 1, or none", "time of baking"],

@@ -37,7 +37,7 @@ def settings_table(kind: type) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             record["name"],
-            value_text(record["default"]),
+            _default(record),
             ", ".join(f"{preset}: {value_text(value)}" for preset, value in record["presets"].items()),
             record["allowed"],
             _meaning(record),
@@ -67,10 +67,15 @@ def value_text(value: object) -> str:
     return str(value)
 
 
+def _default(record: Mapping[str, Any]) -> str:
+    """Return the default value with its unit."""
+    text = value_text(record["default"])
+    return text if record["default"] is None else " ".join(filter(None, [text, record["unit"]]))
+
+
 def _meaning(record: Mapping[str, Any]) -> str:
-    """Return the meaning with the unit, and the origin of the value in parentheses."""
-    meaning = ", in ".join(filter(None, [record["meaning"], record["unit"]]))
-    return " ".join(filter(None, [meaning, f"({record['paper']})" if record["paper"] else ""]))
+    """Return the meaning, and what the paper says about the value in parentheses."""
+    return " ".join(filter(None, [record["meaning"], f"(paper: {record['paper']})" if record["paper"] else ""]))
 
 
 def _without_empty_columns(headers: Sequence[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
