@@ -62,7 +62,7 @@ def test_a_class_without_presets_has_no_column_for_them() -> None:
     class Pan:
         sizes: tuple[int, ...] = (20, 24)
 
-    assert settings_table(Pan) == (["setting", "default"], [["sizes", "20,24"]])
+    assert settings_table(Pan) == (["setting", "default", "allowed"], [["sizes", "20,24", "whole numbers"]])
 
 
 @pytest.mark.parametrize(

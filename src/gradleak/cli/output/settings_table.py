@@ -12,7 +12,13 @@ from typing import Any
 from gradleak.settings import Setting, settings_of
 
 COLUMNS = ("setting", "default", "presets", "allowed", "meaning")
-_TYPES: Mapping[type, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_TYPES: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple[int, ...]: "whole numbers",
+}
 
 
 def settings_record(kind: type) -> list[dict[str, Any]]:
