@@ -151,7 +151,7 @@ def _attack(
     name = _row_name(arguments, spec)
     new = {"name": name, "settings": repr(attack), "made_from": _made_from(arguments), **EMPTY}
     row = next((row for row in rows if row["name"] == name), new)
-    cases = list(_scenario(texts, labels, arguments, attack.assumes).cases(target))[len(row["reconstructions"]) :]
+    cases = list(_scenario(texts, labels, arguments, attack.assumes).batches(target))[len(row["reconstructions"]) :]
     for group in [[case] for case in cases] if arguments.separately else filter(None, [cases]):
         started = time.perf_counter()
         found = attack.many(target, [c.update for c in group], [c.knowledge for c in group], seed=arguments.seed)

@@ -1,4 +1,4 @@
-"""Plugins are found in the current folder, last of all places, and only if some are asked for."""
+"""Plugins are found as entry points of installed distributions, and as modules that the environment names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gradleak.defenses.base import DEFENSES
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
-from gradleak.studies.execution.worker import Workshop
+from gradleak.studies.execution.worker import JobRunner
 
 PLUGIN = """
 from gradleak.defenses.base import register
@@ -78,7 +78,65 @@ def test_a_worker_finds_the_plugins_of_its_driver(here: Path, monkeypatch: pytes
     monkeypatch.chdir(here.parent)
     with pytest.raises(GradleakError, match="GRADLEAK_PLUGINS names 'murmuring', which cannot be imported"):
         load_plugins()
-    Workshop("cpu", str(here)).run(None)  # type: ignore[arg-type]  # plugins come before the job
+    JobRunner("cpu", str(here)).run(None)  # type: ignore[arg-type]  # plugins come before the job
+    assert "murmur" in DEFENSES
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on Python's path that holds an installed distribution with a plugin."""
+    site = tmp_path / "site"
+    facts = site / "murmurs-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: murmurs\nVersion: 1.0\n", encoding="utf-8")
+    (facts / "entry_points.txt").write_text("[gradleak.plugins]\nmurmur = murmuring_package\n", encoding="utf-8")
+    (site / "murmuring_package.py").write_text(PLUGIN, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    monkeypatch.delenv("GRADLEAK_PLUGINS", raising=False)
+    yield site
+    DEFENSES.pop("murmur", None)
+    sys.modules.pop("murmuring_package", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_distribution_declares_its_plugins_as_entry_points() -> None:
+    before = list(sys.path)
+    load_plugins()
+    load_plugins()
+    assert "murmur" in DEFENSES
+    assert sys.path == before
+
+
+@pytest.mark.usefixtures("installed", "here")
+def test_both_kinds_of_plugins_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_PLUGINS", "murmuring")
+    load_plugins()
+    assert {"murmuring", "murmuring_package"} <= sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [("import no_such_module", "No module named 'no_such_module'"), ("1 / 0", "ZeroDivisionError: division by zero")],
+)
+def test_an_installed_plugin_that_fails_is_named_with_its_distribution(
+    installed: Path, source: str, reason: str
+) -> None:
+    (installed / "murmuring_package.py").write_text(source, encoding="utf-8")
+    with pytest.raises(GradleakError) as caught:
+        load_plugins()
+    assert str(caught.value) == (
+        f"murmurs has the plugin 'murmuring_package', which cannot be imported: {reason}; "
+        "repair or uninstall that distribution"
+    )
+
+
+def test_commands_and_workers_know_the_plugins_of_installed_distributions(installed: Path) -> None:
+    command = [sys.executable, "-m", "gradleak", "list", "defenses", "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path)])}
+    answer = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "murmur" in answer.stdout.split()
+    JobRunner("cpu").run(None)  # type: ignore[arg-type]  # plugins come before the job
     assert "murmur" in DEFENSES
 
 

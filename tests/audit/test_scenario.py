@@ -21,48 +21,48 @@ def same(found: Update, expected: Update) -> bool:
     return all(torch.equal(found.tensors[name], expected.tensors[name]) for name in expected.tensors)
 
 
-def test_cases_are_what_client_and_defenses_give_in_order(bert: Target) -> None:
+def test_batches_are_what_client_and_defenses_give_in_order(bert: Target) -> None:
     settings = ClientSettings(dropout=True, embeddings="trained", fedavg=FedAvg(steps=2, lr=0.1))
     noise = parse_defense("noise:0.01")
     scenario = Scenario(texts=TEXTS, labels=LABELS, batch_size=2, client=settings, defenses=(noise,), seed=3)
     client = Client(bert, dropout=True, embeddings="trained", fedavg=FedAvg(steps=2, lr=0.1), seed=3)
     stream = defense_stream(3)
-    cases = list(scenario.cases(bert))
-    assert [case.texts for case in cases] == [TEXTS[:2], TEXTS[2:]]
-    assert [case.labels for case in cases] == [LABELS[:2], LABELS[2:]]
+    batches = list(scenario.batches(bert))
+    assert [batch.texts for batch in batches] == [TEXTS[:2], TEXTS[2:]]
+    assert [batch.labels for batch in batches] == [LABELS[:2], LABELS[2:]]
     assert scenario.count == 2
-    for case in cases:
-        assert same(case.update, defend(client.update(case.texts, case.labels), [noise], stream))
+    for batch in batches:
+        assert same(batch.update, defend(client.update(batch.texts, batch.labels), [noise], stream))
 
 
 def test_a_defense_of_examples_gets_the_update_of_each(bert: Target) -> None:
     defenses = [parse_defense("dpsgd:1,0.5")]
-    (case,) = Scenario(texts=TEXTS, labels=LABELS, defenses=tuple(defenses), seed=1).cases(bert)
+    (batch,) = Scenario(texts=TEXTS, labels=LABELS, defenses=tuple(defenses), seed=1).batches(bert)
     client = Client(bert, seed=1)
     alone = [client.update([text], [label]) for text, label in zip(TEXTS, LABELS, strict=True)]
-    assert same(case.update, defend_examples(alone, defenses, defense_stream(1)))
+    assert same(batch.update, defend_examples(alone, defenses, defense_stream(1)))
 
 
 def test_the_attacker_is_told_the_facts_and_nothing_else(bert: Target) -> None:
     noise = (parse_defense("noise:0.5"),)
     facts = ("labels", "lengths", "longest", "batch-size", "dropout", "defense")
-    told = Scenario(texts=TEXTS, labels=LABELS, client=ClientSettings(dropout=True), defenses=noise, facts=facts).cases(
-        bert
-    )
+    told = Scenario(
+        texts=TEXTS, labels=LABELS, client=ClientSettings(dropout=True), defenses=noise, facts=facts
+    ).batches(bert)
     assert next(told).knowledge == Knowledge(
         labels=LABELS, lengths=(5, 4, 4), longest=5, batch_size=3, dropout=0.1, defenses=("noise:0.5",)
     )
-    assert next(Scenario(texts=TEXTS, labels=LABELS).cases(bert)).knowledge == Knowledge()
+    assert next(Scenario(texts=TEXTS, labels=LABELS).batches(bert)).knowledge == Knowledge()
 
 
 def test_labels_that_are_not_given_come_from_the_seed(bert: Target) -> None:
-    first, again = (next(Scenario(texts=TEXTS, seed=4).cases(bert)).labels for _ in range(2))
+    first, again = (next(Scenario(texts=TEXTS, seed=4).batches(bert)).labels for _ in range(2))
     assert first == again == tuple(Client(bert, seed=4).draw_labels(3))
 
 
 def test_a_language_model_has_no_labels() -> None:
-    (case,) = Scenario(texts=TEXTS, labels=LABELS).cases(small_target("gpt2", "causal-lm"))
-    assert case.labels is None
+    (batch,) = Scenario(texts=TEXTS, labels=LABELS).batches(small_target("gpt2", "causal-lm"))
+    assert batch.labels is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_language_model_has_no_labels() -> None:
 )
 def test_labels_that_do_not_fit_are_refused(bert: Target, labels: tuple[int, ...], message: str) -> None:
     with pytest.raises(GradleakError, match=message):
-        next(Scenario(texts=TEXTS, labels=labels).cases(bert))
+        next(Scenario(texts=TEXTS, labels=labels).batches(bert))
 
 
 def test_a_dropout_rate_is_that_of_the_model_the_client_trains_and_the_attacker_is_told() -> None:
@@ -79,8 +79,8 @@ def test_a_dropout_rate_is_that_of_the_model_the_client_trains_and_the_attacker_
     assert str(settings) == "FedSGD, dropout 0.3, embeddings frozen"
     scenario = Scenario(texts=TEXTS, labels=LABELS, client=settings, facts=("dropout",), seed=3)
     with pytest.raises(GradleakError, match=r"dropout 0\.3 needs a model of that rate"):
-        next(scenario.cases(target))
+        next(scenario.batches(target))
     set_dropout(target, 0.3)
-    (case,) = scenario.cases(target)
-    assert case.knowledge.dropout == 0.3
-    assert same(case.update, Client(target, dropout=True, seed=3).update(TEXTS, LABELS))
+    (batch,) = scenario.batches(target)
+    assert batch.knowledge.dropout == 0.3
+    assert same(batch.update, Client(target, dropout=True, seed=3).update(TEXTS, LABELS))

@@ -13,7 +13,7 @@ from command_line import TEXT, Run, read, runner, save_model, without_seconds
 
 from gradleak.attacks import Tag
 from gradleak.attacks.base import OUT_OF_TIME
-from gradleak.cli import running
+from gradleak.audit.run import MAX_GROUP
 from gradleak.targets import Target
 
 SCORES = {"rouge1", "rouge2", "rougeL", "exact", "token_accuracy"}
@@ -256,28 +256,15 @@ def test_many_batches_are_attacked_in_groups(run: Run, tmp_path: Path, monkeypat
         return many(self, target, updates, *rest, **options)
 
     monkeypatch.setattr(Tag, "many", counted)
-    monkeypatch.setitem(running.GROUP, "cpu", 2)
+    monkeypatch.setitem(MAX_GROUP, "cpu", 2)
     texts = ["a cat", "a dog", "a mat", "the cat", "the dog"]
     record = record_of(run, tmp_path, *texts)
     assert seen == [2, 2, 1]
     assert [batch["reference"] for batch in record["batches"]] == [[text] for text in texts]
 
 
-def test_large_updates_make_small_groups(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradleak.cli.plans import Job
-    from gradleak.exchange import Knowledge
-    from gradleak.federation import Client
-
-    job = Job(Client(bert).update([TEXT], [1]), Knowledge(), None)
-    assert running.group_size(bert, job) == 16
-    monkeypatch.setitem(running.VALUES, "cpu", 3 * job.update.num_values)
-    assert running.group_size(bert, job) == 3
-    monkeypatch.setitem(running.VALUES, "cpu", 1)
-    assert running.group_size(bert, job) == 1
-
-
 def test_interrupted_run_keeps_what_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(running.GROUP, "cpu", 1)
+    monkeypatch.setitem(MAX_GROUP, "cpu", 1)
     many, calls = Tag.many, iter([False, True])
 
     def stopped(self: Tag, *arguments: Any, **options: Any) -> Any:

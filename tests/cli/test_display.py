@@ -9,9 +9,10 @@ from command_line import TEXT
 from rich.console import Console
 from rich.text import Text
 
-from gradleak.cli.output import live as progress
+from gradleak.cli.output import live
 from gradleak.cli.output.highlight import ELSEWHERE, RIGHT, matched_tokens, pieces
-from gradleak.cli.output.live import LiveWatch, PlainWatch, clock
+from gradleak.cli.output.live import LiveWatch, PlainWatch, clock, progress_line, time_left
+from gradleak.cli.output.screen import Screen
 from gradleak.exchange import Progress
 from gradleak.targets import Target
 
@@ -47,7 +48,7 @@ def test_pieces_make_up_the_text_even_if_the_tokenizer_rewrites_it() -> None:
 
 def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(live.time, "monotonic", lambda: now)
     lines: list[str] = []
     watch = PlainWatch(lines.append)
     with watch.group("tag", None) as listener:
@@ -75,3 +76,37 @@ def test_a_terminal_gets_a_panel_that_goes_away(bert: Target) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3_725, "1:02:05"), (float("inf"), "?")])
 def test_time_left_is_readable(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_an_estimate_says_when_it_is_unknown() -> None:
+    assert time_left(None) == "time left unknown"
+    assert time_left(61) == "about 1:01 left"
+
+
+def screen_of(file: io.StringIO, *, rich: bool = False, quiet: bool = False) -> Screen:
+    screen = Screen(quiet)
+    screen.console = Console(file=file, force_terminal=rich, width=100, markup=False, highlight=False)
+    screen.rich = rich
+    return screen
+
+
+@pytest.mark.parametrize(("quiet", "lines"), [(False, ["20 of 100", "40 of 100"]), (True, [])])
+def test_any_computation_gets_a_line_now_and_then_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool, lines: list[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(live.time, "monotonic", lambda: now)
+    file = io.StringIO()
+    with progress_line(screen_of(file, quiet=quiet)) as show:
+        for step in range(1, 50):
+            now = step / 10
+            show(step, 100, f"{step} of 100")
+    assert file.getvalue().splitlines() == lines
+
+
+def test_any_computation_gets_a_bar_on_a_terminal_that_goes_away() -> None:
+    file = io.StringIO()
+    with progress_line(screen_of(file, rich=True)) as show:
+        show(1, 4, "1 of 4 examples")
+    assert "1 of 4 examples" in file.getvalue()
+    assert file.getvalue().rstrip().endswith("\x1b[2K")  # erased

@@ -13,9 +13,11 @@ from safetensors import safe_open
 
 from gradleak.attacks import ATTACKS, DEFAULT_ATTACK
 from gradleak.cli.commands import demo
+from gradleak.cli.output.settings_table import value_text
 from gradleak.defenses.base import DEFENSES
 from gradleak.exchange import Update
 from gradleak.federation import Client
+from gradleak.settings import settings_of
 from gradleak.targets import Target
 from gradleak.version import __version__
 
@@ -79,6 +81,38 @@ def test_list_attacks_marks_the_default(capsys: pytest.CaptureFixture[str], tmp_
     rows: list[dict[str, object]] = read(tmp_path / "list.json")  # type: ignore[assignment]
     assert {row["name"] for row in rows} == set(ATTACKS)
     assert [row["name"] for row in rows if row["default"]] == [DEFAULT_ATTACK]
+
+
+def test_list_shows_every_setting_of_an_attack(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = runner(capsys)
+    answer = run("list", "attacks", "lamp", "--json", tmp_path / "lamp.json")
+    assert (answer.code, answer.err) == (0, "")
+    record = read(tmp_path / "lamp.json")
+    declared = settings_of(ATTACKS["lamp"])
+    assert [row["name"] for row in record["settings"]] == list(declared)
+    assert (record["name"], record["default preset"]) == ("lamp", "best")
+    (polish,) = (row for row in record["settings"] if row["name"] == "polish")
+    assert polish["presets"] == dict.fromkeys(("best", "fast"), 10)
+    lines = {line.split()[0]: line for line in answer.out.splitlines() if line}
+    for name, setting in declared.items():
+        assert value_text(setting.default) in lines[name]
+        assert setting.meaning in lines[name]
+    assert "best: 10, fast: 10" in lines["polish"]
+    assert "\x1b" not in answer.out
+    assert run("list", "attacks", "lamp", "--quiet").out.split() == list(declared)
+
+
+def test_only_attacks_have_settings_to_list(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = runner(capsys)("list", "attacks", "lmap")
+    assert (wrong.code, wrong.err) == (2, "gradleak: unknown attack 'lmap'; did you mean 'lamp'?\n")
+    models = runner(capsys)("list", "models", "tiny")
+    assert (models.code, models.err.count("\n")) == (2, 1)
+    assert "only attacks have settings to show" in models.err
+
+
+def test_help_of_attack_says_where_the_settings_are(capsys: pytest.CaptureFixture[str]) -> None:
+    words = runner(capsys)("attack", "--help").out.replace("│", " ").split()
+    assert "gradleak list attacks NAME" in " ".join(words)
 
 
 def test_list_studies_names_the_ready_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from gradleak.studies import AttackCell, Study, UtilityCell
 from gradleak.studies.definition.library import Library
 from gradleak.studies.definition.reading import Place
 from gradleak.studies.definition.study import parse_study
-from gradleak.studies.execution.worker import Job, Workshop, _in_classes
+from gradleak.studies.execution.worker import Job, JobRunner, with_classes
 from gradleak.studies.records.outcome import Failure, Outcome
 
 ALL = {
@@ -147,7 +147,7 @@ def test_a_trained_head_keeps_its_classes_unless_the_study_wants_a_new_one(tmp_p
     targets = [{"name": model}, {"name": model, "new_head": True}]
     kept, new = attack_cells(grid(model, "cola", target=targets, dataset=data))
     assert (kept.target.num_labels, new.target.num_labels) == (2, 77)
-    refused, done = (Workshop("cpu").run(Job.of(cell, Library())) for cell in (kept, new))
+    refused, done = (JobRunner("cpu").run(Job.of(cell, Library())) for cell in (kept, new))
     assert isinstance(refused, Failure)
     assert "banking77 has 77 labels, and the model 2 classes; give --new-head" in refused.error
     assert isinstance(done, Outcome)
@@ -160,7 +160,7 @@ def test_a_study_maps_labels_as_it_says(tmp_path: Path) -> None:
     data = {"name": str(file), "labels": {"1": 0, "2": 0, "3": 1}}
     (cell,) = attack_cells(grid(model, "cola", dataset=data, batch_size=3))
     assert cell.dataset.labels == {"1": 0, "2": 0, "3": 1}
-    done = Workshop("cpu").run(Job.of(cell, Library()))
+    done = JobRunner("cpu").run(Job.of(cell, Library()))
     assert isinstance(done, Outcome)
     assert sorted(sentence.label or 0 for sentence in done.sentences) == [0, 0, 1]
 
@@ -170,7 +170,7 @@ def test_a_label_is_the_same_class_in_training_and_in_testing() -> None:
     test = Dataset("test", ("a", "b"), (1, 3), ("0", "1", "2", "3"), "nowhere")
     (cell,) = read('[[utility]]\ntarget = "tiny"\ntrain = "cola"\ntest = "cola"\n').cells()
     assert isinstance(cell, UtilityCell)
-    trained, tested = _in_classes(small_target("bert", num_labels=3), cell, train, test)
+    trained, tested = with_classes(small_target("bert", num_labels=3), cell, train, test)
     assert (trained.labels, tested.labels) == ((0, 1, 2), (0, 2))
 
 

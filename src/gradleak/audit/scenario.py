@@ -1,4 +1,7 @@
-"""Scenario: one threat model. Private text, a client, defenses, and what the attacker is told."""
+"""Scenario: a threat model, made of private text, a client, defenses and the attacker's knowledge.
+
+Used by the command line and by studies, which attack the batches that a scenario yields.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gradleak.targets import Target, Task, load_target
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """Which model to load, in words."""
+    """Names a model and how to load it (see `load_target`)."""
 
     name: str
     num_labels: int | None = None
@@ -28,7 +31,7 @@ class TargetSpec:
     def load(
         self, seed: int = 0, device: str = "auto", *, allow_pickle: bool = False, trust_remote_code: bool = False
     ) -> Target:
-        """Load it; the seed is that of weights which the checkpoint does not have."""
+        """Load the model; the seed initialises weights that the checkpoint does not have."""
         return load_target(
             self.name,
             self.num_labels if self.task == "classification" else None,
@@ -43,12 +46,12 @@ class TargetSpec:
 
 
 def labels_for(target: Target, dataset: Dataset, given: Mapping[str, int] | None = None) -> LabelMapping | None:
-    """Return which class of a target each label of a dataset stands for; None if there are no classes or no labels.
+    """Map the labels of a dataset to classes of a target; None if there are no classes or no labels.
 
     Args:
         target: the model.
-        dataset: the data, whole or a part of it.
-        given: class by label, where the user says it.
+        dataset: the data, or a part of it.
+        given: the class of each label, if the user has chosen it.
     """
     if target.task != "classification":
         return None
@@ -63,8 +66,10 @@ class ClientSettings:
     """How a client trains and what it sends (see `Client`).
 
     Attributes:
-        dropout: with the model's dropout or without; a number is a rate that takes the place of the model's own, which
-            the target must have been given (`set_dropout`).
+        dropout: whether the client trains with the model's dropout. A number replaces the model's own rate; the target
+            must have been set to it before (`set_dropout`).
+        embeddings: which embedding gradients the client sends.
+        fedavg: local training before the client sends; None for FedSGD.
     """
 
     dropout: bool | float = False
@@ -78,11 +83,11 @@ class ClientSettings:
 
     @property
     def rate(self) -> float | None:
-        """The dropout rate in place of the model's own; None for that one."""
+        """The dropout rate that replaces the model's own; None to keep that."""
         return None if isinstance(self.dropout, bool) else self.dropout
 
     def client(self, target: Target, seed: int | None) -> Client:
-        """Return such a client."""
+        """Return a client with these settings."""
         if self.rate is not None and {self.rate} != set(target.dropouts.values()) - {0.0}:
             raise GradleakError(
                 f"dropout {self.rate:g} needs a model of that rate: call set_dropout(target, rate) first"
@@ -91,27 +96,39 @@ class ClientSettings:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One update as it arrives at the server, what the attacker is told, and the truth to score against."""
+class CapturedBatch:
+    """One update as the server receives it, the attacker's knowledge of it, and the private batch if it is known.
 
-    texts: tuple[str, ...]
-    labels: tuple[int, ...] | None
+    Attributes:
+        update: the update after all defenses.
+        knowledge: the attacker's knowledge.
+        texts: the private texts; empty for an update that was captured elsewhere.
+        labels: their classes; None if unknown, or for a language model.
+    """
+
     update: Update
     knowledge: Knowledge
+    texts: tuple[str, ...] = ()
+    labels: tuple[int, ...] | None = None
+
+    @property
+    def references(self) -> tuple[str, ...] | None:
+        """The private texts to score against; None if they are not known."""
+        return self.texts or None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Batches of private text, and what becomes of them on their way to the attacker.
+    """A threat model: batches of private text, the client that trains on them, and what the attacker sees and knows.
 
     Attributes:
         texts: the private sentences.
         labels: their classes; None to draw them from the seed.
-        batch_size: sentences per batch, in the order given; None for all in one.
+        batch_size: sentences per batch, in the order given; None for one batch of all.
         client: how the client trains.
-        defenses: what is done to its updates, in order.
-        facts: names of what the attacker is told, as in `--know`.
-        seed: seed of labels that are not given, of dropout and of the defenses; None for the system's entropy.
+        defenses: defenses applied to its updates, in order.
+        facts: names of the facts that the attacker knows, as in `--know`.
+        seed: seed of drawn labels, of dropout and of the defenses; None for the system's entropy.
     """
 
     texts: tuple[str, ...]
@@ -127,16 +144,16 @@ class Scenario:
         """The number of batches."""
         return len(self._parts())
 
-    def cases(self, target: Target) -> Iterator[Case]:
-        """Yield every batch's case, made when it is asked for: updates are large."""
+    def batches(self, target: Target) -> Iterator[CapturedBatch]:
+        """Yield the captured batches one by one; updates are large, so each is computed when it is needed."""
         client = self.client.client(target, self.seed)
-        encoded = target.encode(self.texts)  # the last text's fault must show before the first batch is attacked
+        encoded = target.encode(self.texts)  # all at once: an error in the last text is raised before the first attack
         labels = self._labels(target, client)
         stream = defense_stream(self.seed)
         for part in self._parts():
             texts, classes = self.texts[part], None if labels is None else labels[part]
-            update = sent(client, texts, classes, self.defenses, stream)
-            yield Case(texts, classes, update, self._knowledge(target, classes, encoded.lengths[part]))
+            update = defended_update(client, texts, classes, self.defenses, stream)
+            yield CapturedBatch(update, self._knowledge(target, classes, encoded.lengths[part]), texts, classes)
 
     def _parts(self) -> list[slice]:
         size = self.batch_size or len(self.texts)
@@ -168,14 +185,14 @@ class Scenario:
         return everything.only(self.facts)
 
 
-def sent(
+def defended_update(
     client: Client,
     texts: Sequence[str],
     labels: Sequence[int] | None,
     defenses: Sequence[Defense],
     stream: torch.Generator,
 ) -> Update:
-    """Return what a client sends for a batch under defenses, some of which look at every example by itself."""
+    """Return the update that a client sends for a batch, after defenses of the batch or of single examples."""
     if not examples_needed(defenses):
         return defend(client.update(texts, labels), defenses, stream)
     alone = (client.update([text], None if labels is None else [labels[i]]) for i, text in enumerate(texts))

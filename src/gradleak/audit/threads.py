@@ -1,4 +1,4 @@
-"""How many threads a run is worth."""
+"""How many CPU threads an attack can use. Small models run faster on one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from gradleak.exchange import Knowledge
     from gradleak.targets import Target
 
-# Below so many parameters of layers times sequences, matrices are too small to be shared between threads.
+# Below this product of layer parameters and sequences, matrices are too small to be divided between threads.
 SMALL_WORK = 8_000_000
 
 
 def fitting_threads(target: Target, knowledge: Sequence[Knowledge]) -> AbstractContextManager[None]:
-    """Return a context in which an attack has the threads that are of use to it.
+    """Return a context that limits small work to one thread and leaves the number unchanged for larger work.
 
     Args:
         target: the model.
-        knowledge: what is known of the updates that are attacked together.
+        knowledge: the attacker's knowledge of the updates that are attacked together.
     """
     layers = sum(
         parameter.numel() for name, parameter in target.parameters.items() if name not in target.embedding_parameters
@@ -31,9 +31,10 @@ def fitting_threads(target: Target, knowledge: Sequence[Knowledge]) -> AbstractC
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one core: on so small a model threads wait for each other, much longer still on a busy machine.
+    """Compute on one thread inside the context.
 
-    And it makes the demo the same everywhere: another number of threads rounds otherwise.
+    On a small model threads spend most of their time waiting for each other, above all on a busy machine. One thread
+    also makes the demo reproducible: the rounding of sums depends on the number of threads.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The commands, and how an error becomes one line and an exit code."""
+"""The command line application: its commands, one-line errors and exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
 from gradleak.version import __version__
 
-# Typer has carried its own copy of Click since 0.26 and used the package before; its exceptions lead to the right one.
+# Typer contains a copy of Click since 0.26 and used the package before; its exceptions are derived from the right one.
 _ClickError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -53,14 +53,14 @@ app.command(
 app.command(epilog="Example: gradleak capture 'the patient was given ten milligrams' -o update.safetensors")(
     capture.capture
 )
-app.command("list", epilog="Example: gradleak list attacks")(listing.show)
+app.command("list", epilog="Example: gradleak list attacks; gradleak list attacks lamp")(listing.show)
 app.add_typer(invert.app)
 app.add_typer(study.app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    for library in ("TRANSFORMERS", "HF_HUB"):  # what goes wrong is said once, by us
+    for library in ("TRANSFORMERS", "HF_HUB"):  # errors are printed once, by `_refuse`
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="gradleak", standalone_mode=False)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except _ClickError as error:
         return _refuse(error.format_message())  # type: ignore[attr-defined]
-    except OSError as error:  # the disk is full, say, that is printed to
+    except OSError as error:  # for example if standard output goes to a full disk
         place = f"{error.filename}: " if error.filename else ""
         return _refuse(f"{place}{error.strerror or error}")
     except (KeyboardInterrupt, typer.Abort):
@@ -79,6 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(message: str) -> int:
-    if message:  # a command without arguments has printed its help, and says no more
+    if message:  # empty after a command without arguments, which has printed its help
         print(f"gradleak: {' '.join(message.split())}", file=sys.stderr)
     return USAGE

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.files import write_atomically
 from gradleak.inverters.card import Card
 from gradleak.inverters.network import Inverter, build_reduction
 from gradleak.targets import Target
@@ -87,12 +88,10 @@ def inverters_in(folder: str | Path) -> Iterator[Path]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file atomically: a reader finds the old file or the new one, never a part of it."""
-    unfinished = path.with_suffix(".unfinished")
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(plain, str(unfinished), metadata=dict(metadata))
-        unfinished.chmod(0o644)  # safetensors lets only the owner read what it writes
-        unfinished.replace(path)
+        with write_atomically(path) as temporary:
+            save_file(plain, str(temporary), metadata=dict(metadata))
     except (OSError, SafetensorError) as error:
         raise GradleakError(f"{path} cannot be written: {error}") from None

@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradleak.audit.scenario import Case, ClientSettings, Scenario, TargetSpec
+    from gradleak.audit.scenario import CapturedBatch, ClientSettings, Scenario, TargetSpec
     from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
     from gradleak.studies.definition.library import Library
     from gradleak.studies.definition.study import Study, load_study, ready_studies
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttackCell",
     "BatchRecord",
-    "Case",
+    "CapturedBatch",
     "Cell",
     "ClientSettings",
     "Event",
@@ -66,7 +66,7 @@ __all__ = [
 _HOMES = {
     "AttackCell": "gradleak.studies.definition.cells",
     "BatchRecord": "gradleak.studies.records.outcome",
-    "Case": "gradleak.audit.scenario",
+    "CapturedBatch": "gradleak.audit.scenario",
     "Cell": "gradleak.studies.definition.cells",
     "ClientSettings": "gradleak.audit.scenario",
     "Event": "gradleak.studies.execution.events",

@@ -1,63 +1,44 @@
-"""`gradleak attack`: read private text back from an update."""
+"""`gradleak attack`: reconstruct private text from an update."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradleak.cli.options import shared as o
+import typer
+
+from gradleak.cli.codes import INTERRUPTED
+from gradleak.cli.options.attack import AttackChoice
 from gradleak.cli.options.groups import with_groups
-from gradleak.cli.options.parse import check_outputs, parse_duration, parse_know, parse_settings
+from gradleak.cli.options.parse import check_outputs, parse_know, parse_settings
 from gradleak.cli.options.scenario import ClientChoice, ModelChoice, TextChoice
+from gradleak.cli.options.shared import JsonFile, Quiet, Seed
+from gradleak.cli.output.attack_report import show_batch, show_interrupt, show_summary
+from gradleak.cli.output.json_file import attack_record, write_json
+from gradleak.cli.output.live import attack_watch
+from gradleak.cli.output.overview import PlanDescription, overview
 from gradleak.cli.output.screen import Screen
-from gradleak.cli.plans import full_overview, plan_captured, plan_simulation
-from gradleak.cli.running import carry_out
+from gradleak.cli.planning import plan_captured, plan_simulation
 from gradleak.errors import GradleakError
 
 if TYPE_CHECKING:
-    from gradleak.attacks import Attack
-
-
-@dataclass(frozen=True)
-class AttackChoice:
-    """The options on the attack and its hyperparameters."""
-
-    name: o.AttackName = None
-    preset: o.Preset = None
-    settings: o.Settings = None
-    budget: o.Budget = None
-
-    def build(self) -> Attack:
-        """Return the attack with its hyperparameters."""
-        from gradleak.attacks import DEFAULT_ATTACK, find_attack
-
-        name = DEFAULT_ATTACK if self.name is None else self.name
-        settings = parse_settings(self.settings)
-        if self.seconds is not None and find_attack(name).has_setting("budget"):
-            settings["budget"] = str(self.seconds)
-        return find_attack(name).with_settings(self.preset, settings)
-
-    @property
-    def seconds(self) -> float | None:
-        """The budget for each update."""
-        return None if self.budget is None else parse_duration(self.budget, "--budget")
+    from gradleak.audit.run import AttackPlan, BatchResult
+    from gradleak.audit.scenario import CapturedBatch
+    from gradleak.exchange import Listener
 
 
 @with_groups
 def attack(
     *,
     text: TextChoice,
-    update: o.UpdateFile = None,
-    chosen: AttackChoice,
-    know: o.Know = None,
-    lengths: o.Lengths = None,
-    kind: o.UpdateKind = None,
+    choice: AttackChoice,
     model: ModelChoice,
     client: ClientChoice,
-    seed: o.Seed = 0,
-    json_file: o.JsonFile = None,
-    quiet: o.Quiet = False,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
 ) -> None:
     """Attack an update and show what can be read back.
 
@@ -66,54 +47,91 @@ def attack(
     text returned was trained on, given that the update was computed honestly from the stated weights; "complete" adds
     that nothing else was (docs/verified.md).
     """
-    _check_source(text, client, update, know, lengths, kind)
-    read = (text.dataset, update, model.model, *parse_settings(chosen.settings).values())
+    _check_source(text, client, choice)
+    read = (text.dataset, choice.update, model.model, *parse_settings(choice.settings).values())
     check_outputs([("--json", json_file)], read)
-    built = chosen.build()
-    budget = None if built.has_setting("budget") else chosen.seconds
-    if update is not None:
-        plan = plan_captured(update, model, text.labels, lengths, text.batch_size, kind, client.fedavg)
+    chosen = choice.build(seed)
+    if choice.update is not None:
+        plan, description = plan_captured(chosen, choice.update, choice, text, model, client.fedavg)
     else:
-        facts = parse_know(know, built.assumes)
+        facts = parse_know(choice.know, chosen.attack.assumes)
         sender, private = client.read(), text.read()
         target = model.load(seed, num_labels=private.num_labels)
-        plan = plan_simulation(target, private, sender, text.batch_size or 1, facts, seed)
-    built.check(plan.target, plan.first.update, plan.first.knowledge)
+        plan, description = plan_simulation(chosen, target, private, sender, text.batch_size or 1, facts)
+    first = plan.first()
+    chosen.attack.check(plan.target, first.update, first.knowledge)  # before anything is printed
     screen = Screen(quiet)
-    preset = chosen.preset or built.default_preset()
-    screen.overview(full_overview(plan, built, preset, seed, budget))
-    carry_out(plan, built, preset, seed, screen, json_file, budget)
+    screen.overview(overview(plan, description))
+    run_and_report(plan, description, screen, json_file)
 
 
-def _check_source(
-    text: TextChoice,
-    client: ClientChoice,
-    update: Path | None,
-    know: str | None,
-    lengths: str | None,
-    kind: str | None,
-) -> None:
+def run_and_report(
+    plan: AttackPlan, description: PlanDescription, screen: Screen, json_file: Path | None
+) -> list[BatchResult]:
+    """Run a plan, print its results as they arrive, write the JSON file, and return the results.
+
+    Raises:
+        typer.Exit: after Ctrl-C, when the finished batches are printed and written.
+    """
+    from gradleak.audit.run import run_plan
+
+    watch = attack_watch(screen, plan.target.tokenizer)
+    results: list[BatchResult] = []
+
+    def watch_group(group: Sequence[CapturedBatch]) -> AbstractContextManager[Listener]:
+        last = len(results) + len(group)
+        title = f"batch {last}" if len(group) == 1 else f"batches {len(results) + 1} to {last}"
+        return watch.group(f"{plan.attack.name}, {title} of {plan.count}", group[0].references)
+
+    interrupted = False
+    try:
+        for group in run_plan(plan, watch_group, adapt_threads=True):
+            for result in group:
+                results.append(result)
+                show_batch(screen, result, len(results), plan.count)
+    except KeyboardInterrupt:
+        interrupted = True
+        show_interrupt(screen, watch.last, len(results), plan.count)
+    show_summary(screen, results)
+    write_json(json_file, attack_record(plan, description, results, interrupted=interrupted))
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    return results
+
+
+def _check_source(text: TextChoice, client: ClientChoice, choice: AttackChoice) -> None:
     """Refuse none or several of text, dataset and update, and options that do not go with the one given."""
-    given = [word for word, value in (("TEXT", text.texts), ("--dataset", text.dataset), ("--update", update)) if value]
+    sources = (("TEXT", text.texts), ("--dataset", text.dataset), ("--update", choice.update))
+    given = [word for word, value in sources if value]
     if not given:
         raise GradleakError("there is nothing to attack: give TEXT, --dataset NAME|FILE or --update FILE")
     if len(given) > 1:
         raise GradleakError(f"{' and '.join(given)} exclude each other: give one of them")
-    if update is None and lengths is not None:
+    if choice.update is None:
+        _check_simulation(choice)
+    else:
+        _check_captured(text, client, choice)
+
+
+def _check_simulation(choice: AttackChoice) -> None:
+    if choice.lengths is not None:
         raise GradleakError("--lengths is for --update; otherwise the texts say how long they are (see --know)")
-    if update is None and kind is not None:
+    if choice.kind is not None:
         raise GradleakError("--kind is for --update; a client that is simulated here sends a difference with --fedavg")
+
+
+def _check_captured(text: TextChoice, client: ClientChoice, choice: AttackChoice) -> None:
     simulated = {
         "--take": text.take,
         "--text-column": text.text_column,
         "--label-column": text.label_column,
-        "--know": know,
+        "--know": choice.know,
         "--dropout": client.dropout,
         "--embeddings": client.embeddings,
         "--defense": client.defense,
     }
     pointless = next((option for option, value in simulated.items() if value), None)
-    if update is not None and pointless is not None:
+    if pointless is not None:
         raise GradleakError(
             f"{pointless} is for a client simulated here; with --update give --labels, --lengths or --batch-size"
         )

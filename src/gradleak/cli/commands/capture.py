@@ -1,4 +1,4 @@
-"""`gradleak capture`: what a client would send."""
+"""`gradleak capture`: simulate a client and write the update that it would send."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.groups import Without, with_groups
 from gradleak.cli.options.parse import check_outputs
 from gradleak.cli.options.scenario import ClientChoice, ModelChoice, TextChoice
+from gradleak.cli.options.shared import OUTPUT, JsonFile, PrivateSeed, Quiet
 from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural, sizes
@@ -18,7 +18,7 @@ from gradleak.errors import GradleakError
 from gradleak.version import __version__
 
 Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the update.", rich_help_panel=o.OUTPUT)
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the update.", rich_help_panel=OUTPUT)
 ]
 
 
@@ -29,9 +29,9 @@ def capture(
     text: Annotated[TextChoice, Without("batch_size")],
     model: ModelChoice,
     client: ClientChoice,
-    seed: o.PrivateSeed = None,
-    json_file: o.JsonFile = None,
-    quiet: o.Quiet = False,
+    seed: PrivateSeed = None,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
 ) -> None:
     """Simulate a client and write what it would send, as safetensors; all texts together are its batch.
 
@@ -45,8 +45,8 @@ def capture(
     target = model.load(0, num_labels=private.num_labels)
     _check_seed(seed, target.seed)
     private = private.of(target)
-    update = next(sender.scenario(private, None, (), seed).cases(target)).update
-    update.check(target)  # too high a learning rate makes NaN, which no attack takes
+    update = next(sender.scenario(private, None, (), seed).batches(target)).update
+    update.check(target)  # too high a learning rate gives NaN, which every attack refuses
     update.save(output)
     size = output.stat().st_size
     Screen(quiet).facts(
@@ -69,7 +69,7 @@ def capture(
         "model_hash": target.fingerprint,
         "client": sender.as_dict(),
         "defenses": [str(defense) for defense in sender.defenses],
-        "seed": None,  # the client's is private
+        "seed": None,  # the client's seed is private
         "model_seed": target.seed,
         "version": __version__,
     }
@@ -77,7 +77,7 @@ def capture(
 
 
 def _check_seed(private: int | None, public: int) -> None:
-    """Refuse a client's seed that the file would hold after all."""
+    """Refuse a private seed that equals the model's seed, because the file contains that."""
     if private == public:
         raise GradleakError(
             f"--seed {private} is also the model's seed, which the file names: give another, or none for the system's "

@@ -1,20 +1,24 @@
-"""`gradleak demo`: a moment that shows the whole thing, with nothing but what the package carries."""
+"""`gradleak demo`: an attack in a few seconds, with the embedded model and sentences."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradleak.audit.threads import one_thread
-from gradleak.cli.options import shared as o
+from gradleak.cli.commands.attack import run_and_report
+from gradleak.cli.options.attack import ChosenAttack
 from gradleak.cli.options.parse import check_output
 from gradleak.cli.options.scenario import ClientChoice, ModelChoice, TextChoice
+from gradleak.cli.options.shared import TEXT, JsonFile, Quiet, Seed
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural, sizes
-from gradleak.cli.plans import plan_simulation
-from gradleak.cli.running import Outcome, carry_out
+from gradleak.cli.planning import plan_simulation
+
+if TYPE_CHECKING:
+    from gradleak.audit.run import BatchResult
 
 SENTENCES = (
     "the doctor says my son is ill",
@@ -31,43 +35,44 @@ DemoTexts = Annotated[
         metavar="TEXT",
         help="A private sentence of your own; repeat for several.",
         show_default=False,
-        rich_help_panel=o.TEXT,
+        rich_help_panel=TEXT,
     ),
 ]
 
 
-def demo(text: DemoTexts = None, seed: o.Seed = 0, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> None:
+def demo(text: DemoTexts = None, seed: Seed = 0, json_file: JsonFile = None, quiet: Quiet = False) -> None:
     """Read a private batch back from one gradient of the embedded model, in a few seconds and without network."""
     check_output(json_file)
     screen = Screen(quiet)
     with one_thread():
-        outcome = perform(text or list(SENTENCES), seed, screen, json_file)
-    for line in meaning(outcome):
+        result = perform(text or list(SENTENCES), seed, screen, json_file)
+    for line in meaning(result):
         screen.line(line)
 
 
-def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None) -> Outcome:
-    """Tell the story up to what was found."""
+def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None) -> BatchResult:
+    """Simulate a client, explain on the screen what happens, and return the result of the attack."""
     from gradleak.attacks import find_attack
 
-    built = find_attack(ATTACK).with_settings()
+    attack = find_attack(ATTACK).with_settings()
     target = ModelChoice(device="cpu").load(seed)
     client = ClientChoice(dropout=True).read()
-    plan = plan_simulation(target, TextChoice(texts).read(), client, len(texts), built.assumes, seed)
+    chosen = ChosenAttack(attack, attack.default_preset(), seed)
+    plan, description = plan_simulation(chosen, target, TextChoice(texts).read(), client, len(texts), attack.assumes)
     screen.line(f"A client of federated training has {plural(len(texts), 'private sentence')}:")
     for text in texts:
         screen.line(f"  {text}", "bold")
     screen.line(f"\nIt trains {target.name}, a small BERT, on them in one batch, with dropout, and sends a gradient:")
-    screen.line(f"  {sizes(plan.first.update)}\n", "bold")
+    screen.line(f"  {sizes(plan.first().update)}\n", "bold")
     screen.line("The server knows the model, and nothing of the text. It looks at the gradient:\n")
-    return carry_out(plan, built, built.default_preset(), seed, screen, json_file)[0]
+    return run_and_report(plan, description, screen, json_file)[0]
 
 
-def meaning(outcome: Outcome) -> tuple[str, str]:
-    """Return two lines on what the result says."""
-    assert outcome.scores is not None  # the demo knows its own sentences
-    share = outcome.scores.rouge1
-    if outcome.scores.exact == 100:
+def meaning(result: BatchResult) -> tuple[str, str]:
+    """Return two lines that interpret the result."""
+    assert result.scores is not None  # the demo's sentences are known
+    share = result.scores.rouge1
+    if result.scores.exact == 100:
         found = "them away word for word"
     elif share == 100:
         found = "away every word of them, if not their order"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,14 +16,13 @@ from gradleak.cli.options.parse import check_output, check_overwriting, try_writ
 from gradleak.cli.options.scenario import ClientChoice, ModelChoice
 from gradleak.cli.options.shared import JsonFile, Quiet, Seed
 from gradleak.cli.output.json_file import write_json
-from gradleak.cli.output.live import PLAIN_INTERVAL, clock
+from gradleak.cli.output.live import clock, progress_line
 from gradleak.cli.output.screen import Screen
 from gradleak.errors import GradleakError
 from gradleak.version import __version__
 
 if TYPE_CHECKING:
     from gradleak.inversion import Recipe, Stream, TrainingReport
-    from gradleak.inversion.training import ReportCallback
     from gradleak.targets import Target
 
 app = typer.Typer(name="invert", help="Train inverters for the attacks lti and lti-p.", no_args_is_help=True)
@@ -68,8 +65,10 @@ def train(
     _overview(screen, target, recipe, stream, unseen, folder)
     began = time.monotonic()
     try:
-        with _progress(screen) as report:
-            trained = train_inverter(target, recipe, stream, unseen, folder, report)
+        with progress_line(screen) as show:
+            trained = train_inverter(
+                target, recipe, stream, unseen, folder, lambda at: show(at.samples, at.total, _position(at))
+            )
     except KeyboardInterrupt:
         screen.line(f"interrupted: the same command goes on from the checkpoint in {folder}", "yellow")
         raise typer.Exit(INTERRUPTED) from None
@@ -111,34 +110,6 @@ def _overview(screen: Screen, target: Target, recipe: Recipe, stream: Stream, un
             ("folder", str(folder)),
         ]
     )
-
-
-@contextmanager
-def _progress(screen: Screen) -> Iterator[ReportCallback]:
-    """Show progress: a bar on a terminal, a line now and then in a pipe, nothing if quiet."""
-    if screen.quiet:
-        yield lambda report: None
-        return
-    if not screen.rich:
-        printed = [time.monotonic()]
-
-        def print_line(report: TrainingReport) -> None:
-            if time.monotonic() - printed[0] >= PLAIN_INTERVAL:
-                printed[0] = time.monotonic()
-                screen.line(_position(report))
-
-        yield print_line
-        return
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    bar = Progress(BarColumn(), TextColumn("{task.description}"), console=screen.console, transient=True)
-    number = bar.add_task("starting …", total=1)
-
-    def draw(report: TrainingReport) -> None:
-        bar.update(number, total=report.total, completed=report.samples, description=_position(report))
-
-    with bar:
-        yield draw
 
 
 def _position(report: TrainingReport) -> str:

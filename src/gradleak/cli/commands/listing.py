@@ -1,30 +1,41 @@
-"""`gradleak list`: what there is to choose from."""
+"""`gradleak list`: list attacks, models, datasets, defenses and studies, or show all settings of one attack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.parse import check_output
+from gradleak.cli.options.shared import JsonFile, Quiet
 from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.screen import Screen
-from gradleak.errors import unknown_name
+from gradleak.errors import GradleakError, unknown_name
 
 Row = dict[str, Any]
 Kind = Annotated[str, typer.Argument(metavar="attacks|models|datasets|defenses|studies", help="What to list.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="An attack, to show all its settings.", show_default=False)
+]
 
 
-def show(kind: Kind, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> None:
-    """List attacks, models, datasets, defenses or ready studies, with what one wants to know before using them."""
+def show(kind: Kind, name: Name = None, json_file: JsonFile = None, quiet: Quiet = False) -> None:
+    """List attacks, models, datasets, defenses or ready studies, with what one wants to know before using them.
+
+    With the name of an attack, show each of its settings: default, values in presets, allowed values, meaning.
+    """
     if kind not in LISTS:
         raise unknown_name("list", kind, LISTS)
+    if name is not None and kind != "attacks":
+        raise GradleakError(f"only attacks have settings to show: give gradleak list {kind} without '{name}'")
     check_output(json_file)
-    rows = LISTS[kind]()
     screen = Screen(quiet)
+    if name is not None:
+        _show_attack(name, screen, json_file)
+        return
+    rows = LISTS[kind]()
     if quiet:
         for row in rows:
             screen.result(row["name"])
@@ -33,9 +44,27 @@ def show(kind: Kind, json_file: o.JsonFile = None, quiet: o.Quiet = False) -> No
     write_json(json_file, rows)
 
 
+def _show_attack(name: str, screen: Screen, json_file: Path | None) -> None:
+    from gradleak.attacks import find_attack
+    from gradleak.cli.output.settings_table import settings_record, settings_table
+
+    kind = find_attack(name)
+    row = next(row for row in attacks() if row["name"] == name)
+    settings = settings_record(kind)
+    if screen.quiet:
+        for setting in settings:
+            screen.result(setting["name"])
+    facts = [(key, text) for key, value in row.items() if key != "settings" and (text := _cell(value))]
+    screen.overview(facts)
+    screen.table(*settings_table(kind))
+    screen.line("Give a setting as --set NAME=VALUE.")
+    write_json(json_file, row | {"settings": settings})
+
+
 def attacks() -> list[Row]:
-    """One row per attack."""
+    """Return one row for each attack."""
     from gradleak.attacks import ATTACKS, DEFAULT_ATTACK
+    from gradleak.settings import settings_of
 
     return [
         {
@@ -46,14 +75,14 @@ def attacks() -> list[Row]:
             "assumes": list(kind.assumes),
             "presets": list(kind.presets),
             "default preset": kind.default_preset(),
-            "settings": {field.name: field.default for field in fields(kind)},
+            "settings": {setting.name: setting.default for setting in settings_of(kind).values()},
         }
         for name, kind in sorted(ATTACKS.items())
     ]
 
 
 def models() -> list[Row]:
-    """One row per model that has a name here."""
+    """Return one row for each model that has a name here."""
     from importlib.util import find_spec
 
     from gradleak.targets import MODELS
@@ -75,7 +104,7 @@ def models() -> list[Row]:
 
 
 def datasets() -> list[Row]:
-    """One row per shipped sample."""
+    """Return one row for each shipped sample."""
     from gradleak.data import dataset_names, describe
 
     columns = ("name", "examples", "labels", "description", "source", "terms", "splits")
@@ -84,7 +113,7 @@ def datasets() -> list[Row]:
 
 
 def defenses() -> list[Row]:
-    """One row per defense."""
+    """Return one row for each defense."""
     from gradleak.defenses import DEFENSES
 
     return [
@@ -94,7 +123,7 @@ def defenses() -> list[Row]:
 
 
 def studies() -> list[Row]:
-    """One row per ready study."""
+    """Return one row for each ready study."""
     from gradleak.studies import load_study, ready_studies
 
     loaded = [load_study(name) for name in ready_studies()]

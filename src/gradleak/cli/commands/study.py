@@ -1,4 +1,4 @@
-"""`gradleak study`: grids of experiments, resumed where they stopped."""
+"""`gradleak study`: run grids of experiments, and resume them after an interruption."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from gradleak.cli.codes import FAILED, INTERRUPTED
 from gradleak.cli.commands import study_show
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.parse import check_output, check_overwriting, parse_device
+from gradleak.cli.options.shared import OUTPUT, Device, JsonFile, Quiet
 from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.live import clock
 from gradleak.cli.output.screen import Screen
@@ -38,7 +38,7 @@ Records = Annotated[
         metavar="FILE.db",
         help="Where the records go, or are from an earlier run.",
         show_default="NAME.db",
-        rich_help_panel=o.OUTPUT,
+        rich_help_panel=OUTPUT,
     ),
 ]
 Workers = Annotated[
@@ -90,12 +90,12 @@ def run(
     workers: Workers = None,
     ray: Ray = None,
     target: Targets = None,
-    device: o.Device = "auto",
+    device: Device = "auto",
     wait: Wait = False,
     retry_failed: RetryFailed = False,
     keep_old: KeepOld = False,
-    json_file: o.JsonFile = None,
-    quiet: o.Quiet = False,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
 ) -> None:
     """Run a study, or what is left of it: whatever stopped it, nothing that has finished is lost or run twice."""
     if workers is not None and ray is not None:
@@ -135,7 +135,7 @@ app.command(epilog="Example: gradleak study show quick.db --plot quick.png")(stu
 
 
 def _read_by(study: Study) -> Iterator[str]:
-    """Yield whatever the study names that may be a file or folder."""
+    """Yield every name in the study that may be a file or folder: datasets, models, settings of attacks."""
     for grid in study.grids:
         for dataset in grid.dataset:
             yield dataset.name

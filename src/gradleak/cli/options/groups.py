@@ -1,15 +1,15 @@
-"""Options in groups: a dataclass declares them once, and a command takes all of them as one argument.
+"""Groups of options: a dataclass declares several options, and a command takes them as one argument.
 
     @dataclass(frozen=True)
     class ModelChoice:
-        model: o.Model = None
-        device: o.Device = "auto"
+        model: Model = None
+        device: Device = "auto"
 
     @with_groups
-    def capture(model: ModelChoice, quiet: o.Quiet = False) -> None: ...
+    def capture(model: ModelChoice, quiet: Quiet = False) -> None: ...
 
-is to Typer a command with the options --model, --device and --quiet. `Annotated[ClientChoice, Without("fedavg")]` is
-the group without one of its options, which then keeps its default.
+gives Typer a command with the options --model, --device and --quiet. `Annotated[ClientChoice, Without("fedavg")]` omits
+an option of the group, which then has its default value.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 
 class Without:
-    """Names options of a group that a command does not have."""
+    """Marks options of a group that a command omits."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command as Typer shall see it: in place of each group the options that it consists of."""
+    """Replace every group among a command's parameters by its options, so that Typer sees plain options."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[type, list[str]]] = {}
@@ -71,5 +71,5 @@ def _options(group: type, left_out: set[str]) -> list[inspect.Parameter]:
 
 
 def _option(name: str, hint: Any, default: Any) -> inspect.Parameter:  # noqa: ANN401
-    # By keyword alone, so that a required option may stand behind others.
+    # Keyword-only: a required option may then follow one with a default.
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)

@@ -1,4 +1,4 @@
-"""From an option's text to a value, or one line on what is wrong with it."""
+"""Parse and check the texts of options; a mistake raises a GradleakError with one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-# What is read from the folder of a model, a prior or an inverter.
+# Files that are read from the folder of a model, a prior or an inverter.
 MODEL_FILES = re.compile(
     r"(generation_|tokenizer_|preprocessor_|adapter_)?config\.json|(tokenizer|special_tokens_map|added_tokens|vocab)\.json"
     r"|(vocab|merges)\.txt|.*\.model|((pytorch_|adapter_)?model|inverter)([-.].*)?\.(safetensors|bin)(\.index\.json)?"
@@ -26,7 +26,7 @@ MODEL_FILES = re.compile(
 
 
 def parse_whole_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
-    """Read `0,1,2`."""
+    """Parse `0,1,2`."""
     if text is None:
         return None
     try:
@@ -39,7 +39,7 @@ def parse_whole_numbers(text: str | None, option: str) -> tuple[int, ...] | None
 
 
 def parse_know(text: str | None, assumed: Sequence[str]) -> tuple[str, ...]:
-    """Read `labels,lengths` or `none`; without it the attacker knows what the attack's paper assumes."""
+    """Parse `labels,lengths` or `none`; the default is what the attack's paper assumes."""
     from gradleak.exchange import fact_field
 
     if text is None:
@@ -55,7 +55,7 @@ def parse_know(text: str | None, assumed: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
-    """Read every `--set KEY=VALUE`."""
+    """Parse all `--set KEY=VALUE`."""
     settings = {}
     for text in texts or ():
         key, equals, value = (part.strip() for part in text.partition("="))
@@ -66,7 +66,7 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_duration(text: str, option: str) -> float:
-    """Read `90s`, `5m` or `1h` as seconds."""
+    """Parse `90s`, `5m` or `1h` to seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     try:
         seconds = float(text[:-1]) * units[text[-1]]
@@ -78,7 +78,7 @@ def parse_duration(text: str, option: str) -> float:
 
 
 def parse_fedavg(text: str | None) -> FedAvg | None:
-    """Read `steps=4,lr=5e-5,batch=1`."""
+    """Parse `steps=4,lr=5e-5,batch=1`."""
     from gradleak.federation import FedAvg
 
     if text is None:
@@ -102,7 +102,7 @@ def parse_fedavg(text: str | None) -> FedAvg | None:
 
 
 def parse_device(text: str) -> str:
-    """Check the name of a device; a GPU may be named by number (`cuda:1`)."""
+    """Check the name of a device; a GPU may have a number (`cuda:1`)."""
     kind, colon, number = text.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not number.isdecimal())):
         raise unknown_name("device", text, ["auto", "cpu", "cuda"])
@@ -118,8 +118,8 @@ def check_outputs(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[s
     """Refuse outputs that cannot be written, or that would overwrite an input or one another, before anything runs.
 
     Args:
-        outputs: files that are written, each after its option.
-        inputs: names that may be files or folders that are read: datasets, models, updates.
+        outputs: pairs of an option and the file that it names.
+        inputs: names of datasets, models and updates, which may be files or folders.
     """
     for _, path in outputs:
         check_output(path)
@@ -127,7 +127,7 @@ def check_outputs(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[s
 
 
 def check_overwriting(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
-    """Refuse outputs that would overwrite an input or one another, by whatever path or link they are named."""
+    """Refuse outputs that would overwrite an input or one another; paths and links are resolved."""
     named = [(option, path) for option, path in outputs if path is not None]
     for (first, path), (second, other) in combinations(named, 2):
         if _same_file(path, other):
@@ -152,12 +152,12 @@ def _is_of_model(path: Path, folder: str) -> bool:
 
 
 def check_output(path: Path | None) -> None:
-    """Refuse a file that cannot be written before anything runs for an hour."""
+    """Refuse a file that cannot be written, before anything runs."""
     if path is None:
         return
     if path.is_dir():
         raise GradleakError(f"{path} is a folder; give the name of a file in it")
-    if path.exists() and not path.is_file():  # files are written in one move, which would put one in a device's place
+    if path.exists() and not path.is_file():  # an atomic write would replace a device by a file
         raise GradleakError(f"{path} is no ordinary file; give the name of one")
     if not path.absolute().parent.is_dir():
         raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
@@ -165,7 +165,7 @@ def check_output(path: Path | None) -> None:
 
 
 def try_writing(path: Path, folder: Path) -> None:
-    """Refuse an output if nothing can be written to its folder, or to where that is going to be made."""
+    """Refuse an output if its folder, or the nearest existing parent, is not writable."""
     nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):

@@ -1,4 +1,4 @@
-"""The options that commands share, in groups, and the way from them to a target, private text and a scenario."""
+"""Groups of options on private text, the model and the client, and what they select: texts, a target, a scenario."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from gradleak.cli.options import shared as o
 from gradleak.cli.options.parse import parse_device, parse_fedavg, parse_whole_numbers
+from gradleak.cli.options.shared import (
+    AllowPickle,
+    BatchSize,
+    DatasetName,
+    DefenseTexts,
+    Device,
+    Dropout,
+    EmbeddingsSent,
+    FedAvgText,
+    LabelColumn,
+    Labels,
+    Model,
+    ModelSeed,
+    NewHead,
+    NumLabels,
+    RandomWeights,
+    Take,
+    Task,
+    TextColumn,
+    Texts,
+    TrustRemoteCode,
+)
 from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
@@ -22,15 +43,15 @@ DEFAULT_MODEL = "tiny"
 
 @dataclass(frozen=True)
 class PrivateText:
-    """Sentences, and what is known of their classes.
+    """Private sentences and their labels.
 
     Attributes:
         texts: the sentences.
-        labels: their classes as given; None if a dataset's labels say them, or if they are drawn.
-        num_labels: how many classes a new classifier needs for them.
-        source: the dataset and which part of it.
-        dataset: the labelled part of a dataset, whose labels are to be mapped to the target's classes.
-        given: the class of each label, where the user says it.
+        labels: their classes; None if they come from the dataset's labels, or are drawn.
+        num_labels: number of classes that a new classifier needs for them.
+        source: the dataset and the part taken of it.
+        dataset: the labelled part of a dataset, whose labels are mapped to the target's classes.
+        given: the class of each label, if the user has chosen it.
         mapping: the class of each label, once the target is known.
     """
 
@@ -43,7 +64,7 @@ class PrivateText:
     mapping: LabelMapping | None = None
 
     def of(self, target: Target) -> PrivateText:
-        """Return the same with the classes of the target in place of the dataset's labels."""
+        """Return the text with the dataset's labels mapped to classes of the target."""
         from gradleak.audit.scenario import labels_for
 
         mapping = None if self.dataset is None else labels_for(target, self.dataset, self.given)
@@ -53,14 +74,14 @@ class PrivateText:
 
     @property
     def label_words(self) -> str:
-        """Where the classes come from, in words."""
+        """The origin of the classes, in words."""
         if self.mapping is not None:
             return str(self.mapping)
         return "drawn at random (by --seed, if given): the text has no labels" if self.labels is None else "as given"
 
     @property
     def label_record(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The origin of the classes, for JSON."""
         if self.mapping is not None:
             return {"from": "dataset", "by": self.mapping.by, "classes": dict(self.mapping.classes)}
         return {"from": "seed" if self.labels is None else "option", "by": None, "classes": None}
@@ -70,16 +91,16 @@ class PrivateText:
 class TextChoice:
     """The options on private text."""
 
-    texts: o.Texts = None
-    dataset: o.DatasetName = None
-    take: o.Take = None
-    batch_size: o.BatchSize = None
-    labels: o.Labels = None
-    text_column: o.TextColumn = None
-    label_column: o.LabelColumn = None
+    texts: Texts = None
+    dataset: DatasetName = None
+    take: Take = None
+    batch_size: BatchSize = None
+    labels: Labels = None
+    text_column: TextColumn = None
+    label_column: LabelColumn = None
 
     def read(self) -> PrivateText:
-        """Return the sentences: the arguments, or those of the dataset."""
+        """Return the sentences given as arguments, or those of the dataset."""
         from gradleak.data import classes_needed, load_dataset, parse_mapping, parse_take
 
         given = parse_mapping(self.labels) if self.labels and "=" in self.labels else None
@@ -105,28 +126,27 @@ class TextChoice:
 class ModelChoice:
     """The options on the model."""
 
-    model: o.Model = None
-    num_labels: o.NumLabels = None
-    new_head: o.NewHead = False
-    task: o.Task = None
-    random_weights: o.RandomWeights = False
-    allow_pickle: o.AllowPickle = False
-    trust_remote_code: o.TrustRemoteCode = False
-    device: o.Device = "auto"
-    model_seed: o.ModelSeed = None
+    model: Model = None
+    num_labels: NumLabels = None
+    new_head: NewHead = False
+    task: Task = None
+    random_weights: RandomWeights = False
+    allow_pickle: AllowPickle = False
+    trust_remote_code: TrustRemoteCode = False
+    device: Device = "auto"
+    model_seed: ModelSeed = None
 
     def load(self, seed: int, *, num_labels: int | None = None, origin: Origin | None = None) -> Target:
         """Load the target.
 
         Args:
-            seed: seed of weights that the checkpoint does not have, unless --model-seed gives it. Every file that names
-                the target holds it: never a client's own.
-            num_labels: how many classes the private text has, for a model without a trained head.
-            origin: the model of a captured update, which says all that the options leave open. Without
-                --model-seed the head's seed is its own, too: `--seed` is then the attack's.
+            seed: seed of weights that the checkpoint does not have, unless --model-seed gives it. It is public, because
+                every file that names the target contains it: never pass a client's private seed.
+            num_labels: number of classes of the private text, for a model without a trained head.
+            origin: the model of a captured update, which decides what the options leave open. Without --model-seed it
+                also gives the head's seed; `--seed` is then the attack's.
         """
         from gradleak.audit.scenario import TargetSpec
-        from gradleak.targets import trained_classes
 
         device = parse_device(self.device)
         if origin is not None:
@@ -137,16 +157,7 @@ class ModelChoice:
             raise GradleakError("--model takes a name, a directory or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
-        told = max(2, num_labels) if num_labels else None
-        own = None
-        if told and task == "classification" and not self.random_weights:
-            own = trained_classes(model, trust_remote_code=self.trust_remote_code)
-        new_head = self.new_head
-        if origin is not None and origin.trained_head is not None:  # the file knows which head its client had
-            new_head = new_head or not origin.trained_head
-        elif origin is not None:
-            new_head = new_head or own not in (None, told)
-        classes = told if new_head or own is None else None
+        classes, new_head = self._head(model, task, max(2, num_labels) if num_labels else None, origin)
         spec = TargetSpec(
             model,
             classes if self.num_labels is None else self.num_labels,
@@ -156,18 +167,39 @@ class ModelChoice:
         )
         return spec.load(seed, device, allow_pickle=self.allow_pickle, trust_remote_code=self.trust_remote_code)
 
+    def _head(self, model: str, task: str, needed: int | None, origin: Origin | None) -> tuple[int | None, bool]:
+        """Return the number of classes of a new classifier, and whether it replaces a trained one.
+
+        Args:
+            model: the model's name.
+            task: its task.
+            needed: number of classes that the private text or the captured update needs, if known.
+            origin: the model of a captured update.
+        """
+        from gradleak.targets import trained_classes
+
+        own = None
+        if needed and task == "classification" and not self.random_weights:
+            own = trained_classes(model, trust_remote_code=self.trust_remote_code)
+        new_head = self.new_head
+        if origin is not None and origin.trained_head is not None:  # the file says which head the client had
+            new_head = new_head or not origin.trained_head
+        elif origin is not None:
+            new_head = new_head or own not in (None, needed)
+        return needed if new_head or own is None else None, new_head
+
 
 @dataclass(frozen=True)
 class ClientChoice:
-    """The options on the client, and on what is done to its updates."""
+    """The options on the client and on the defenses of its updates."""
 
-    dropout: o.Dropout = False
-    embeddings: o.EmbeddingsSent = None
-    fedavg: o.FedAvgText = None
-    defense: o.DefenseTexts = None
+    dropout: Dropout = False
+    embeddings: EmbeddingsSent = None
+    fedavg: FedAvgText = None
+    defense: DefenseTexts = None
 
     def read(self) -> DefendedClient:
-        """Return the client that the options' texts speak of."""
+        """Parse the options to a client with defenses."""
         from gradleak.audit.scenario import ClientSettings
         from gradleak.defenses import parse_defense
         from gradleak.federation import Embeddings
@@ -184,7 +216,7 @@ class ClientChoice:
 
 @dataclass(frozen=True)
 class DefendedClient:
-    """How a client trains, and what is done to its updates."""
+    """A client's settings and the defenses of its updates."""
 
     settings: ClientSettings
     defenses: tuple[Defense, ...]
@@ -193,11 +225,11 @@ class DefendedClient:
         return str(self.settings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the client's part, ready for JSON."""
+        """Return the client's settings for JSON."""
         return asdict(self.settings)
 
     def scenario(self, text: PrivateText, batch_size: int | None, facts: Sequence[str], seed: int | None) -> Scenario:
-        """Return the threat model: this client on private text, and an attacker who is told these facts."""
+        """Return the threat model of this client on private text, and an attacker who knows these facts."""
         from gradleak.audit.scenario import Scenario
 
         return Scenario(
@@ -215,6 +247,6 @@ def _valid(texts: Sequence[str]) -> tuple[str, ...]:
     for number, text in enumerate(texts, start=1):
         try:
             text.encode()
-        except UnicodeEncodeError:  # the shell passed bytes that are no text
+        except UnicodeEncodeError:  # bytes from the shell that are not UTF-8
             raise GradleakError(f"text {number} is not valid UTF-8") from None
     return tuple(texts)

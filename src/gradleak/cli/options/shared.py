@@ -1,4 +1,4 @@
-"""Every option that several commands or their groups of options have, written once."""
+"""Options that several commands or groups of options share, as annotated types."""
 
 from __future__ import annotations
 
@@ -203,7 +203,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="One hyperparameter; repeat for several.",
+        help="One hyperparameter; repeat for several. 'gradleak list attacks NAME' shows all of an attack, with "
+        "defaults, allowed values and meaning.",
         show_default=False,
         rich_help_panel=ATTACK,
     ),

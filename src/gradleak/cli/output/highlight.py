@@ -1,4 +1,4 @@
-"""Which tokens of a reconstruction are right, in colour."""
+"""Reconstructed text with its correct tokens in colour."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ RIGHT, ELSEWHERE = "bold green", "yellow"
 
 
 def legend() -> Text:
-    """Return what the colours mean."""
+    """Return a line that explains the colours."""
     from rich.text import Text
 
     return Text.assemble(("green", RIGHT), " right token, ", ("yellow", ELSEWHERE), " right token at another place")
 
 
 def matched_tokens(tokenizer: Any, ids: Sequence[int], references: Sequence[str]) -> Text:  # noqa: ANN401
-    """Return a reconstruction as text: green where the token is right, yellow where it belongs elsewhere.
+    """Return a reconstruction as text: correct tokens in green, tokens that belong to another position in yellow.
 
     Args:
-        tokenizer: the target's.
-        ids: the reconstruction's token ids; special ones are left out.
-        references: the private texts; of several the one with the most tokens in common counts.
+        tokenizer: the target's tokenizer.
+        ids: the reconstructed token ids; special tokens are omitted.
+        references: the private texts; the one with the most tokens in common is compared.
     """
     from rich.text import Text
 
@@ -40,12 +40,12 @@ def matched_tokens(tokenizer: Any, ids: Sequence[int], references: Sequence[str]
 
 
 def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:  # noqa: ANN401
-    """Return the part of the text that each token gives; together they are the text."""
+    """Return the part of the decoded text that each token adds."""
     parts: list[str] = []
     before = ""
     for count in range(1, len(ids) + 1):
         text = str(tokenizer.decode(list(ids[:count])))
-        if not text.startswith(before):  # the tokenizer rewrote what came before, such as the space in front of a comma
+        if not text.startswith(before):  # the tokenizer changed earlier text, such as the space before a comma
             return [f"{' ' if number else ''}{tokenizer.decode([i])}" for number, i in enumerate(ids)]
         parts.append(text[len(before) :])
         before = text

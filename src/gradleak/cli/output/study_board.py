@@ -1,11 +1,11 @@
-"""What is shown while a study runs."""
+"""Progress display of a study: a line for every cell, and on a terminal bars for the running ones."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from gradleak.cli.output.live import clock
+from gradleak.cli.output.live import time_left
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Board:
-    """Follows a study and prints a line per cell.
+    """Counts the cells of a study and prints a line for each that ends.
 
     Args:
         screen: where to print.
@@ -34,10 +34,10 @@ class Board:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to take down."""
+        """Do nothing: printed lines stay."""
 
     def see(self, event: Event) -> None:
-        """Take an event."""
+        """Print an event of the driver."""
         from gradleak.studies.execution.events import Failed, Finished, Planned
 
         if isinstance(event, Planned):
@@ -46,7 +46,7 @@ class Board:
             self.screen.line()
         elif isinstance(event, Finished):
             self.done += 1
-            self.screen.line(f"{self._count()} {event.cell.title}: {_found(event)}  {_left(event.seconds_left)}")
+            self.screen.line(f"{self._count()} {event.cell.title}: {_found(event)}  {time_left(event.seconds_left)}")
         elif isinstance(event, Failed):
             self.screen.line(f"{self._count()} {event.cell.title}: {_failed(event)}", "red")
 
@@ -55,7 +55,7 @@ class Board:
 
 
 class LiveBoard(Board):
-    """Draws a bar for the study and one for every cell under way, below the lines."""
+    """Adds bars below the lines: one for the study and one for every running cell."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
@@ -80,11 +80,11 @@ class LiveBoard(Board):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bars down."""
+        """Erase the bars."""
         self._bars.stop()
 
     def see(self, event: Event) -> None:
-        """Take an event."""
+        """Print an event of the driver and update the bars."""
         from gradleak.studies.execution.events import Moved, Started
 
         super().see(event)
@@ -99,7 +99,7 @@ class LiveBoard(Board):
             cell = getattr(event, "cell", None)
             if cell is not None:
                 self._bars.remove_task(self._cells.pop(cell.id))
-            where = f"{self.done} of {self.cells} cells, {_left(event.seconds_left)}"
+            where = f"{self.done} of {self.cells} cells, {time_left(event.seconds_left)}"
             self._bars.update(self._all, total=self.cells, completed=self.done, where=where)
 
 
@@ -109,11 +109,7 @@ def _plan(event: Planned) -> str:
         words += f", {event.failed} failed for good in earlier runs (--retry-failed tries them again)"
     for why, cells in event.stale:
         words += f", {cells} stale and run again ({why})"
-    return words if event.done + event.failed == event.cells else f"{words}, {_left(event.seconds_left)}"
-
-
-def _left(seconds: float | None) -> str:
-    return "time left unknown" if seconds is None else f"about {clock(seconds)} left"
+    return words if event.done + event.failed == event.cells else f"{words}, {time_left(event.seconds_left)}"
 
 
 def _found(event: Finished) -> str:

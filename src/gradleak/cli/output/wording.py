@@ -1,4 +1,4 @@
-"""Counts in words."""
+"""Counts and remarks in words, for the screen."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 def sizes(update: Update) -> str:
-    """Return how much an update holds, in words."""
+    """Return the size of an update, such as `26 tensors, 1,204 values`."""
     return f"{len(update.tensors)} tensors, {update.num_values:,} values"
 
 
 def plural(count: int, noun: str) -> str:
-    """Return `1 batch`, `2 batches`."""
+    """Return a count with its noun, such as `1 batch` or `2 batches`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
 
 
 def score_remarks(means: Mapping[str, float | None]) -> list[str]:
-    """Return what mean scores do not show: guesses beyond the sentences, and texts that cannot be exact."""
+    """Return remarks on what mean scores hide: surplus texts, and texts that the tokenizer cannot represent."""
     remarks = []
     if surplus := int(means.get("surplus") or 0):
         remarks.append(

@@ -24,7 +24,7 @@ import torch
 
 from gradleak.errors import GradleakError
 from gradleak.exchange import Progress
-from gradleak.studies.execution.worker import Job, Workshop
+from gradleak.studies.execution.worker import Job, JobRunner
 from gradleak.studies.records.outcome import Failure, Outcome
 from gradleak.targets import resolve_device
 
@@ -68,7 +68,7 @@ class InProcess(Executor):
 
     def __init__(self, device: str = "auto") -> None:
         resolve_device(device)  # raises if it is not available, or every cell would fail
-        self._runner = Workshop(device)
+        self._runner = JobRunner(device)
         self._jobs: deque[Job] = deque()
 
     def submit(self, job: Job) -> None:
@@ -196,7 +196,7 @@ def _serve(pipe: Connection, device: str, threads: int) -> None:
     """Run jobs until the pipe is closed: the main function of a worker process."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    runner = Workshop(device)
+    runner = JobRunner(device)
     pipe.send(WORKER_READY)
     while True:
         try:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from gradleak.errors import GradleakError, missing_extra
 from gradleak.plugins import VARIABLE
 from gradleak.studies.execution.executors import Executor, OnProgress, Result
-from gradleak.studies.execution.worker import Job, Workshop, in_one_line
+from gradleak.studies.execution.worker import Job, JobRunner, in_one_line
 from gradleak.studies.records.outcome import Failure, Outcome
 
 LOCAL = "local"
@@ -102,7 +102,7 @@ def _check_reachable(address: str) -> None:
         raise GradleakError(f"no Ray cluster at {address}: {error}") from None
 
 
-_runners: dict[str, Workshop] = {}  # Ray reuses its worker processes, in which models stay loaded
+_runners: dict[str, JobRunner] = {}  # Ray reuses its worker processes, in which models stay loaded
 
 
 def _run_job(job: Job, device: str, plugins: str, folder: str) -> Outcome | Failure:
@@ -111,4 +111,4 @@ def _run_job(job: Job, device: str, plugins: str, folder: str) -> Outcome | Fail
 
     torch.set_num_threads(1)
     os.environ[VARIABLE] = plugins
-    return _runners.setdefault(device, Workshop(device, folder)).run(job)
+    return _runners.setdefault(device, JobRunner(device, folder)).run(job)

@@ -1,4 +1,7 @@
-"""The work of a cell, wherever it runs: in the driver, in a worker process, on a Ray cluster."""
+"""Run one cell of a study: load its model, attack or train, and return the records.
+
+Used by every executor: in the driver's process, in worker processes and on a Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,19 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from itertools import islice
 from typing import Any
 
 import torch
 
-from gradleak.api import score
-from gradleak.attacks import Attack, find_attack
-from gradleak.audit.scenario import Case, Scenario, TargetSpec, labels_for
+from gradleak.attacks import find_attack
+from gradleak.audit.run import AttackPlan, BatchResult, run_plan
+from gradleak.audit.scenario import Scenario, TargetSpec, labels_for
 from gradleak.data import Dataset
 from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
-from gradleak.exchange import Listener, Reconstruction
-from gradleak.metrics import BatchScores
+from gradleak.exchange import Listener
 from gradleak.plugins import load_plugins
 from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
 from gradleak.studies.definition.library import Library
@@ -33,41 +35,37 @@ from gradleak.version import __version__
 
 TARGETS_KEPT = 2
 LONGEST_ERROR = 400
-# Values that updates attacked side by side may hold together. Fixed, not read off the machine's free memory, and never
-# across cells: rounding depends on who is attacked together, and a study that was interrupted must end with the very
-# records of one that was not. Who has memory for more gives cells more batches.
-VALUES = {"cpu": 2**28, "cuda": 2**32}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell with everything that its worker needs but the model: no worker reads a dataset."""
+    """A cell with all data that its worker needs; workers load models, but read no datasets."""
 
     cell: Cell
-    data: Dataset  # what is attacked, or trained on
+    data: Dataset  # the sentences to attack, or to train on
     test: Dataset | None = None
 
     @classmethod
     def of(cls, cell: Cell, library: Library) -> Job:
-        """Fetch a cell's sentences."""
+        """Return the job of a cell, with its sentences from the library."""
         if isinstance(cell, UtilityCell):
             return cls(cell, library.get(cell.train), library.get(cell.test))
         assert isinstance(cell, AttackCell)
         return cls(cell, library.get(cell.dataset))
 
     def anywhere(self) -> Job:
-        """Return the job for a worker that may have another current folder."""
+        """Return the job with an absolute model path, for a worker whose current folder may differ."""
         name = self.cell.target.name
         place = os.path.abspath(name) if os.path.isdir(name) else name
         return replace(self, cell=replace(self.cell, target=replace(self.cell.target, name=place)))
 
 
-class Workshop:
-    """Does jobs one after the other, and keeps the models that it used last.
+class JobRunner:
+    """Runs jobs one after the other and caches the models used last.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        folder: where modules of plugins may lie; the current folder by default.
+        folder: folder that is searched last for plugin modules; the current one by default.
     """
 
     def __init__(self, device: str = "auto", folder: str | None = None) -> None:
@@ -76,7 +74,7 @@ class Workshop:
         self._targets: OrderedDict[tuple[TargetSpec, int, float | None], Target] = OrderedDict()
 
     def run(self, job: Job, listener: Listener | None = None) -> Outcome | Failure:
-        """Do a job; whatever goes wrong is told in one line."""
+        """Run a job; any error is returned as a one-line failure."""
         try:
             load_plugins(self._folder)
             rate = job.cell.client.rate if isinstance(job.cell, AttackCell) else None
@@ -95,7 +93,7 @@ class Workshop:
                 machine=machine(target.device),
             )
         except Exception as error:
-            self._make_room(error)
+            self._free_memory(error)
             return Failure(in_one_line(error), hopeless=isinstance(error, GradleakError))
 
     def _target(self, spec: TargetSpec, seed: int, dropout: float | None) -> Target:
@@ -110,8 +108,8 @@ class Workshop:
         self._targets.move_to_end(key)
         return self._targets[key]
 
-    def _make_room(self, error: Exception) -> None:
-        """After an error that memory may have to do with, start the next job with as much of it as there is."""
+    def _free_memory(self, error: Exception) -> None:
+        """Drop cached models after an error that may be due to lack of memory."""
         if not isinstance(error, GradleakError):
             self._targets.clear()
             if torch.cuda.is_available():
@@ -132,47 +130,37 @@ def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, An
         facts=cell.knowledge,
         seed=cell.seed,
     )
+    plan = AttackPlan.simulate(attack, target, scenario, seed=cell.seed, budget=cell.attack.budget)
     sentences: list[Sentence] = []
     batches: list[BatchRecord] = []
-    attacked = _attacked(attack, target, scenario, cell.seed, listener, cell.attack.budget)
-    for number, (case, found) in enumerate(attacked):
-        scores = score(found, case.texts)
-        sentences += _sentences(number, case, found, scores)
-        batches.append(
-            BatchRecord(
-                batch=number,
-                returned=scores.returned,
-                exact=scores.right,
-                surplus=scores.surplus,
-                unrepresentable=len(scores.unrepresentable),
-            )
-        )
+    # A cell is one group unless its updates are too large together; `batches_per_cell` of the study makes it larger. No
+    # group spans cells, and the worker's number of threads stays: both affect rounding, and results must not depend on
+    # how a study was interrupted and resumed.
+    for group in run_plan(plan, lambda _: nullcontext(listener), max_group=plan.count):
+        for result in group:
+            sentences += _sentences(len(batches), result)
+            batches.append(_batch(len(batches), result))
     return {"sentences": tuple(sentences), "batches": tuple(batches)}
 
 
-def _attacked(
-    attack: Attack,
-    target: Target,
-    scenario: Scenario,
-    seed: int,
-    listener: Listener | None,
-    budget: float | None,
-) -> Iterator[tuple[Case, Reconstruction]]:
-    """Attack the batches, as many side by side as fit."""
-    cases = scenario.cases(target)
-    size = scenario.count
-    limit = VALUES["cuda" if target.device.type == "cuda" else "cpu"]
-    while group := list(islice(cases, 1)):
-        size = max(1, min(size, limit // max(1, group[0].update.num_values)))
-        group += islice(cases, size - 1)
-        updates, knowledge = [case.update for case in group], [case.knowledge for case in group]
-        found = attack.many(target, updates, knowledge, seed=seed, listener=listener, budget=budget)
-        yield from zip(group, found, strict=True)
+def _batch(number: int, result: BatchResult) -> BatchRecord:
+    scores = result.scores
+    assert scores is not None  # a study simulates its clients, so the private texts are known
+    return BatchRecord(
+        batch=number,
+        returned=scores.returned,
+        exact=scores.right,
+        surplus=scores.surplus,
+        unrepresentable=len(scores.unrepresentable),
+    )
 
 
-def _sentences(number: int, case: Case, found: Reconstruction, scores: BatchScores) -> Iterator[Sentence]:
+def _sentences(number: int, result: BatchResult) -> Iterator[Sentence]:
+    found, scores, references = result.reconstruction, result.scores, result.references
+    assert scores is not None
+    assert references is not None
     for position, (reference, match, scored) in enumerate(
-        zip(case.texts, scores.matches, scores.sentences, strict=True)
+        zip(references, scores.matches, scores.sentences, strict=True)
     ):
         yield Sentence(
             batch=number,
@@ -191,7 +179,7 @@ def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | N
     assert job.test is not None
     found = measure_utility(
         target,
-        *_in_classes(target, cell, job.data, job.test),
+        *with_classes(target, cell, job.data, job.test),
         defenses=tuple(map(parse_defense, cell.defenses)),
         training=FineTuning(epochs=cell.epochs, batch_size=cell.batch_size, lr=cell.lr, seed=cell.seed),
         listener=listener,
@@ -199,8 +187,8 @@ def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | N
     return UtilityRecord(**{field.name: _finite(getattr(found, field.name)) for field in fields(UtilityRecord)})
 
 
-def _in_classes(target: Target, cell: UtilityCell, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
-    """Return both sets with the target's classes in place of their labels, the same class for the same label."""
+def with_classes(target: Target, cell: UtilityCell, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
+    """Return both datasets with labels mapped to the target's classes, one label to one class in both."""
     trained = labels_for(target, train, cell.train.labels)
     alike = trained is not None and cell.test.labels is None and trained.covers(test)
     tested = trained if alike else labels_for(target, test, cell.test.labels)
@@ -215,7 +203,7 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
 
 
 def in_one_line(error: Exception) -> str:
-    """Return an error as one line; one that is not the user's names the place in the code."""
+    """Return an error as one line; one that is not the user's mistake names the line of code."""
     words = " ".join(str(error).split())
     if isinstance(error, GradleakError):
         return words
@@ -225,7 +213,7 @@ def in_one_line(error: Exception) -> str:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what may matter for time and for the last digits of a result."""
+    """Return facts about the machine that affect run time and rounding."""
     return {
         "platform": platform.platform(),
         "processor": platform.machine(),
