@@ -165,6 +165,14 @@ class Attack(ABC):
             if target.task == "classification" and not 0 <= label < target.num_labels:
                 raise GradleakError(f"label {label} is not one of {target.num_labels} (0 to num_labels − 1)")
 
+    def applies(self, target: Target, update: Update, knowledge: Knowledge) -> bool:
+        """Return whether the attack can work on this update; `check` says why it cannot."""
+        try:
+            self.check(target, update, knowledge)
+        except GradleakError:
+            return False
+        return True
+
     def _alike(self, target: Target, updates: Sequence[Update], knowledge: Sequence[Knowledge]) -> list[list[int]]:
         """Group updates that can be attacked together: the same tensors, the same kind of knowledge, room for all."""
         if not updates:

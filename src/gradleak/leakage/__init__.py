@@ -1,1 +1,4 @@
-"""What an update gives away in closed form: its tokens, lengths and labels, and how it was made."""
+"""What an update reveals without a search: tokens, lengths, labels, row space, defenses; and the proof of a text.
+
+Every attack may use these modules; none of them knows an attack.
+"""

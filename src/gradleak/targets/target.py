@@ -233,6 +233,10 @@ class Target:
                 raise GradleakError(
                     f"text {number} has {len(row)} tokens; {self.name} takes at most {self.max_length} ({text[:40]!r}…)"
                 )
+        return self.pad(rows)
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> Tokens:
+        """Return token ids of several lengths as one batch, padded on the right."""
         longest = max(map(len, rows))
         ids = torch.full((len(rows), longest), self.tokenizer.pad_token_id)
         mask = torch.zeros(len(rows), longest, dtype=torch.bool)
