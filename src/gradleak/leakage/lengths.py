@@ -15,7 +15,7 @@ from gradleak.targets import Target
 def longest_length(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
     """Return the number of tokens of the longest sequence from the position embeddings' gradient; None if unknown.
 
-    Noise and weight decay change every row, so that no row is informative; noise shows in the key biases, weight decay
+    Noise and weight decay change every row, and no row is informative then; noise shows in the key biases, weight decay
     in the word embeddings' rows.
     """
     table = gradient.get(f"{target.family.position_embedding}.weight")

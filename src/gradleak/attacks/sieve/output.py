@@ -49,17 +49,17 @@ def _agrees(known: Knowledge, sentences: Sequence[Sentence]) -> bool:
     return known.sequences in (None, len(sentences))
 
 
-def _copies_in_batch(told: int | None, counts: Sequence[int]) -> list[int]:
+def _copies_in_batch(size: int | None, counts: Sequence[int]) -> list[int]:
     """Return how often each text occurs in a batch of a known size; empty if no size is known or it does not fit.
 
     Without dropout a batch and the same batch twice have one gradient; several passes over a batch show its texts
     several times.
     """
     total = sum(counts)
-    if told and total and told % total == 0:
-        return [count * (told // total) for count in counts]
-    if told and total % told == 0 and all(count % (total // told) == 0 for count in counts):
-        return [count // (total // told) for count in counts]
+    if size and total and size % total == 0:
+        return [count * (size // total) for count in counts]
+    if size and total % size == 0 and all(count % (total // size) == 0 for count in counts):
+        return [count // (total // size) for count in counts]
     return []
 
 

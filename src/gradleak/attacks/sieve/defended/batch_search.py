@@ -1,7 +1,7 @@
 """Read a defended update of several sentences, or improve the reading of one.
 
 The words are found and grouped into sentences by the first layer (`token_pursuit.py`), roughly. Then each sentence is
-edited while its context score grows (`context_score.py`): at first beside those found before it, so that none is found
+edited while its context score grows (`context_score.py`): at first beside those found before it, to find none
 twice, then by itself. In the end the gradient of the whole batch decides between the sentences that are left.
 """
 

@@ -25,7 +25,7 @@ LONGEST = 64
 
 NOISY, DROWNED = 0.003, 0.5
 """Fractions of an update's energy that are noise: above NOISY, the likelihood search refines the reading; above
-DROWNED, it starts from nothing, as no word stands out of the first layer."""
+DROWNED, it starts from nothing, as no word exceeds the noise in the first layer."""
 
 TINY = 1e-30
 
