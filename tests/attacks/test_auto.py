@@ -10,12 +10,12 @@ import torch
 
 from conftest import small_target
 from gradleak.attacks import Auto, Sieve, Victim
-from gradleak.attacks import auto as auto_module
-from gradleak.attacks.auto import NO_ATTENTION, examine, plan
+from gradleak.attacks.auto import plan, verified_by_gradient
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Update
-from gradleak.federation import Client, FedAvg
+from gradleak.federation import Client
+from gradleak.leakage.evidence import NO_ATTENTION, examine
 from gradleak.targets import Target, load_target
 
 TEXTS = ["my father lost all his money", "she never spoke about the war"]
@@ -35,66 +35,20 @@ def victim_of(update: Update) -> Victim:
     return Victim(update.gradient(), Knowledge(), torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(
-    ("defenses", "client", "expected"),
-    [
-        ([], {}, ["embedding gradients: not sent", "no dropout"]),
-        ([], {"dropout": True}, ["dropout likely"]),
-        ([], {"embeddings": "trained"}, ["embedding gradients: sent, so that the words are known"]),
-        ([], {"embeddings": "words-frozen"}, ["embedding gradients: of positions, not of words"]),
-        (["prune:0.9"], {}, ["pruned to 10 %"]),
-        (["noise:0.0005"], {}, ["noise about 0.0005"]),
-        (["sign"], {}, ["only signs were sent"]),
-    ],
-)
-def test_it_says_what_an_update_shows(
-    tiny: Target, defenses: list[str], client: dict[str, Any], expected: list[str]
-) -> None:
-    lines = examine(tiny, capture(tiny, *defenses, **client).gradient()).lines
-    assert set(expected) <= set(lines)
-    unexpected = {"no dropout", "dropout likely", "only signs were sent"} - set(expected)
-    assert not ({"only signs were sent"} & unexpected & set(lines))
-
-
-def test_it_counts_the_tokens(tiny: Target) -> None:
-    dropped = examine(tiny, capture(tiny, dropout=True).gradient())
-    assert dropped.tokens == sum(tiny.encode(TEXTS).lengths)
-
-
-def test_more_tokens_than_the_hidden_size_are_not_counted() -> None:
-    target = small_target("bert")
-    texts = ["the cat sat on a mat"] * 4 + ["a big red dog ran"] * 4
-    evidence = examine(target, Client(target, dropout=True).update(texts, [0, 1] * 4).gradient())
-    assert evidence.tokens is None
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("dropout", [False, True])
-def test_rounding_is_named_and_does_not_hide_the_number_of_tokens(
-    tiny: Target, dtype: torch.dtype, dropout: bool
-) -> None:
-    update = capture(tiny, dropout=dropout)
-    rounded = update.with_tensors({name: tensor.to(dtype).float() for name, tensor in update.tensors.items()})
-    evidence = examine(tiny, rounded.gradient())
-    assert evidence.tokens == examine(tiny, update.gradient()).tokens
-    assert "rounded to few distinct values: half precision, or a difference of weights" in evidence.lines
-    assert names(tiny, rounded)[0] == "sieve"
-
-
-def test_zeros_that_come_from_rounded_weights_are_not_called_pruning(tiny: Target) -> None:
-    update = capture(tiny, fedavg=FedAvg(steps=4, lr=5e-5))
-    evidence = examine(tiny, update.gradient())
-    assert evidence.kept < 0.9
-    assert not evidence.pruned
-    assert not any(line.startswith("pruned") for line in evidence.lines)
-
-
 def test_a_text_cast_to_bfloat16_is_read_by_auto(tiny: Target) -> None:
     update = Client(tiny).update(TEXTS[:1], [1])
     rounded = update.with_tensors({name: tensor.bfloat16().float() for name, tensor in update.tensors.items()})
     result = Auto(budget=60.0)(tiny, rounded)
     assert result.texts == (TEXTS[0],)
     assert not result.verified
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_a_rounded_update_is_read_by_sieve_first(tiny: Target, dtype: torch.dtype, dropout: bool) -> None:
+    update = capture(tiny, dropout=dropout)
+    rounded = update.with_tensors({name: tensor.to(dtype).float() for name, tensor in update.tensors.items()})
+    assert names(tiny, rounded)[0] == "sieve"
 
 
 def test_an_attack_that_fails_is_named_and_the_others_go_on(tiny: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +110,9 @@ def test_words_that_give_the_very_update_are_proven_whoever_found_them(
     update = Client(tiny, embeddings=embeddings).update(TEXTS[:1], [1])
     victim = victim_of(update)
     finding = Finding(tiny.encode([text]).ids.tolist(), [label], 0.5)
-    assert auto_module._proven(tiny, victim, finding).verified is proven
+    assert verified_by_gradient(tiny, victim, finding).verified is proven
     changed = victim_of(defend(update, [parse_defense("prune:0.1")], torch.Generator().manual_seed(0)))
-    assert not auto_module._proven(tiny, changed, finding).verified
+    assert not verified_by_gradient(tiny, changed, finding).verified
 
 
 def test_a_model_without_attention_is_searched_until_nothing_can_be_nearer_and_never_verified() -> None:
@@ -183,5 +137,5 @@ def test_a_budget_ends_the_search_and_the_nearest_is_returned(tiny: Target) -> N
 
 
 def test_no_budget_is_refused() -> None:
-    with pytest.raises(GradleakError, match="the budget must be above 0 seconds, not 0"):
+    with pytest.raises(GradleakError, match="budget must be above 0, not 0"):
         Auto(budget=0)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks import find_attack
-from gradleak.attacks.auto import examine, plan
+from gradleak.attacks.auto import plan
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update, Victim
 from gradleak.federation import Client
+from gradleak.leakage.evidence import examine
 from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.tokens import all_rows_changed, observed_tokens
 from gradleak.targets import Target, load_target

@@ -104,7 +104,7 @@ def test_labels_are_not_read_where_predictions_or_the_update_hide_them(
     noisy = defend(update, [parse_defense("noise:1")], torch.Generator().manual_seed(0))
     assert class_counts(bert, noisy.gradient(), 4) is None
     learnt = torch.tensor([[0.1, 0.9], [0.9, 0.1]] * 16)  # to tell texts apart
-    monkeypatch.setattr(inference, "_predictions_of_noise", lambda _: learnt)
+    monkeypatch.setattr(inference, "predictions_for_random_texts", lambda _: learnt)
     assert class_counts(bert, gradient, 4) is None
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from conftest import TARGET_KINDS, small_target
 from gradleak.defenses import defend, parse_defense
 from gradleak.federation import Client
-from gradleak.leakage.perturbation import looks_noisy, looks_pruned, noise_level, share_of_zeros
+from gradleak.leakage.perturbation import (
+    MAPS_PRUNED,
+    looks_noisy,
+    looks_pruned,
+    marchenko_pastur_edge,
+    noise_level,
+    zero_fraction,
+)
 from gradleak.targets import Task, load_target
 
 TEXTS = ["the cat sat on a mat", "dog ran"]
@@ -47,8 +55,25 @@ def test_noise_is_unknown_without_attention_biases() -> None:
 def test_pruning_shows_in_the_zeros(defense: str, share: float) -> None:
     target = load_target("tiny", 2)
     update = Client(target, embeddings="trained").update(TEXTS, [1, 0])
-    assert share_of_zeros(target, update.gradient()) < 0.05
+    assert zero_fraction(target, update.gradient()) < 0.05
     assert not looks_pruned(target, update.gradient())
     pruned = defend(update, [parse_defense(defense)], torch.Generator().manual_seed(0)).gradient()
-    assert share_of_zeros(target, pruned) == pytest.approx(share, abs=0.02)
+    assert zero_fraction(target, pruned) == pytest.approx(share, abs=0.02)
     assert looks_pruned(target, pruned)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_pruning_shows_in_the_attention_maps_alone(family: str) -> None:
+    target = small_target(family)
+    maps = (target.layers[0].query, target.layers[0].value)
+    update = Client(target).update(TEXTS, [1, 0])
+    assert not looks_pruned(target, update.gradient(), maps, MAPS_PRUNED)
+    pruned = defend(update, [parse_defense("prune:0.3")], torch.Generator().manual_seed(0)).gradient()
+    assert looks_pruned(target, pruned, maps, MAPS_PRUNED)
+
+
+def test_the_edge_is_where_the_singular_values_of_noise_end() -> None:
+    for rows, columns in ((300, 300), (900, 300)):
+        values = np.linalg.svd(np.random.default_rng(0).standard_normal((rows, columns)), compute_uv=False)
+        edge = np.median(values) * marchenko_pastur_edge(columns / rows)
+        assert 0.95 < values[0] / edge < 1.02

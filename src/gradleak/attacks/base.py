@@ -170,6 +170,14 @@ class Attack(ABC):
             if target.task == "classification" and not 0 <= label < target.num_labels:
                 raise GradleakError(f"label {label} is not one of {target.num_labels} (0 to num_labels − 1)")
 
+    def applies(self, target: Target, update: Update, knowledge: Knowledge) -> bool:
+        """Return whether the attack can work on this update; `check` says why it cannot."""
+        try:
+            self.check(target, update, knowledge)
+        except GradleakError:
+            return False
+        return True
+
     def batching_key(self, target: Target, victim: Victim) -> Hashable:
         """Return what victims must share to be attacked together, beside what they sent and what is known of them."""
         return victim.knowledge.longest

@@ -1,4 +1,4 @@
-"""The lengths of the private texts, from the position embeddings' gradient or as lengths to try."""
+"""The lengths of the private texts: from the position embeddings' gradient, or as a list of lengths to try."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gradleak.targets import Target
 
 
 def longest_length(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
-    """Return the number of tokens of the longest sequence from the position embeddings' gradient, if it was sent.
+    """Return the number of tokens of the longest sequence from the position embeddings' gradient; None if unknown.
 
-    Noise stands in every row: then none says anything. Weight decay does, too, which the words' rows show.
+    Noise and weight decay change every row, and no row is informative then; noise shows in the key biases, weight decay
+    in the word embeddings' rows.
     """
     table = gradient.get(f"{target.family.position_embedding}.weight")
     if table is None or looks_noisy(target, gradient) or all_rows_changed(target, gradient):
@@ -24,19 +25,19 @@ def longest_length(target: Target, gradient: Mapping[str, Tensor]) -> int | None
     if not len(used):
         return None
     last = int(used.max()) - target.family.position_offset(target.config)
-    # A language model's last token predicts nothing, and leaves no gradient.
+    # a language model's last token predicts nothing and has no gradient
     return last + (2 if target.task == "causal-lm" else 1)
 
 
 def lengths_to_try(target: Target, victim: Victim, most: int) -> tuple[list[list[int]], str | None]:
-    """Return the lengths `[starts][sequences]` to start from, and a note where they were not told.
+    """Return the lengths `[starts][sequences]` to start from, and a note if they were not told.
 
     LAMP (section 5): an adversary who does not know the lengths can run the attack for all of them.
 
     Args:
         target: the model.
         victim: the update under attack.
-        most: the greatest length to try if nothing says how long the longest sequence is.
+        most: the greatest length to try if the longest sequence's length is unknown.
     """
     known = victim.knowledge
     if known.lengths is not None:

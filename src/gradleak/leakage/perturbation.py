@@ -1,26 +1,38 @@
-"""What an update shows of how it was made: noise, pruning, sign compression."""
+"""Detect and measure what changed an update: noise, pruning, rounding.
+
+Used by `examine`, by the label and length estimates of this room, and by the attacks that adapt to a defense.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gradleak.targets import Target
+from gradleak.targets import Projection, Target
 
-# Key biases that are larger than this share of the query biases are not rounding, but noise.
 NOISE_SHOWS = 1e-3
-# No gradient of a transformer's weight matrices has so many zeros by itself.
-PRUNING_SHOWS = 0.1
-# Of entries that are not rounded, hardly two are of one size; so many are looked at.
+"""Key biases above this fraction of the query biases are noise, not rounding."""
+
+PRUNED = 0.1
+"""Fraction of zeros above which the weight matrices of a gradient count as pruned. Unpruned ones may have rows of
+zeros, of ReLU units that never fired."""
+
+MAPS_PRUNED = 0.05
+"""The same for single maps that have no empty rows or columns, such as queries, keys and values: an unpruned gradient
+has next to no zeros there."""
+
 FEW, SAMPLED = 0.5, 2**16
+"""Of unrounded entries hardly two have the same size; so many entries are compared."""
 
 
 def noise_level(target: Target, gradient: Mapping[str, Tensor]) -> float | None:
-    """Return the standard deviation of noise that was added to a gradient; 0 if there is none, None if it is unseen.
+    """Return the standard deviation of noise added to a gradient; 0 if there is none, None if it cannot be measured.
 
-    Softmax does not feel a key's bias: its gradient is zero, whatever the text. What stands there is the noise alone.
+    Softmax is invariant to key biases: their gradient is zero for every text, and whatever was sent there is noise.
     """
     keys = _attention_biases(target, gradient, "key")
     queries = _attention_biases(target, gradient, "query")
@@ -30,16 +42,52 @@ def noise_level(target: Target, gradient: Mapping[str, Tensor]) -> float | None:
     return level if level > NOISE_SHOWS * float(queries.double().square().mean().sqrt()) else 0.0
 
 
-def share_of_zeros(target: Target, gradient: Mapping[str, Tensor]) -> float:
-    """Return how much of the weight matrices' gradient is exactly zero; embeddings, which have zeros anyway, aside."""
-    matrices = [t for name, t in gradient.items() if t.ndim == 2 and name not in target.embedding_parameters]
+def noise_deviation(target: Target, gradient: Mapping[str, Tensor], matrix: Projection) -> float:
+    """Return the standard deviation of noise; without key biases, estimated from a map's median singular value.
+
+    Args:
+        target: the model.
+        gradient: gradients by name.
+        matrix: the map whose singular values are used; its gradient was sent.
+    """
+    level = noise_level(target, gradient)
+    if level is not None:
+        return level
+    own = matrix.weight_in(gradient).double()
+    wide, narrow = max(own.shape), min(own.shape)
+    edge = float(torch.linalg.svdvals(own).median()) * marchenko_pastur_edge(narrow / wide)
+    return edge / (wide**0.5 + narrow**0.5)
+
+
+@lru_cache
+def marchenko_pastur_edge(ratio: float) -> float:
+    """Return the largest singular value of pure noise in units of its median (Marchenko & Pastur 1967).
+
+    Args:
+        ratio: of the matrix's smaller side to its larger.
+    """
+    low, high = (1 - ratio**0.5) ** 2, (1 + ratio**0.5) ** 2
+    at = np.linspace(low, high, 20_001)[1:]
+    density = np.sqrt(np.maximum((high - at) * (at - low), 0)) / at
+    total = np.cumsum(density)
+    return float((high / at[np.searchsorted(total, total[-1] / 2)]) ** 0.5)
+
+
+def zero_fraction(target: Target, gradient: Mapping[str, Tensor]) -> float:
+    """Return the fraction of exact zeros in the weight matrices' gradients, embedding tables excepted."""
+    matrices = weight_matrices(target, gradient).values()
     entries = sum(matrix.numel() for matrix in matrices)
     return sum(int((matrix == 0).sum()) for matrix in matrices) / entries if entries else 0.0
 
 
+def weight_matrices(target: Target, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gradients of weight matrices by name; embedding tables, which have zeros anyway, are left out."""
+    return {name: t for name, t in gradient.items() if t.ndim == 2 and name not in target.embedding_parameters}
+
+
 def looks_rounded(target: Target, gradient: Mapping[str, Tensor]) -> bool:
-    """Whether entries have few distinct sizes: those of half precision, or of differences between rounded weights."""
-    matrices = [t for name, t in gradient.items() if t.ndim == 2 and name not in target.embedding_parameters]
+    """Return whether entries have few distinct sizes, as after half precision or subtraction of rounded weights."""
+    matrices = weight_matrices(target, gradient).values()
     if not matrices:
         return False
     entries = max(matrices, key=Tensor.numel).flatten()[:SAMPLED].abs()
@@ -47,13 +95,24 @@ def looks_rounded(target: Target, gradient: Mapping[str, Tensor]) -> bool:
     return len(entries) > 0 and len(torch.unique(entries)) < FEW * len(entries)
 
 
-def looks_pruned(target: Target, gradient: Mapping[str, Tensor]) -> bool:
-    """Whether small entries were taken out of a gradient."""
-    return share_of_zeros(target, gradient) > PRUNING_SHOWS
+def looks_pruned(
+    target: Target, gradient: Mapping[str, Tensor], maps: Sequence[Projection] = (), limit: float = PRUNED
+) -> bool:
+    """Return whether entries of a gradient were set to zero.
+
+    Args:
+        target: the model.
+        gradient: gradients by name.
+        maps: look at these maps alone; all weight matrices if empty.
+        limit: the fraction of zeros above which a gradient counts as pruned; `MAPS_PRUNED` for attention maps, which
+            have no rows that are empty by themselves.
+    """
+    chosen = {part.weight: gradient[part.weight] for part in maps} if maps else gradient
+    return zero_fraction(target, chosen) > limit
 
 
 def looks_noisy(target: Target, gradient: Mapping[str, Tensor]) -> bool:
-    """Whether noise was added to a gradient."""
+    """Return whether noise was added to a gradient."""
     return bool(noise_level(target, gradient))
 
 

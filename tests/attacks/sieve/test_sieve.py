@@ -6,13 +6,13 @@ import random
 
 import pytest
 import torch
-from sieve_tools import LABELS, TEXTS, ids_of, sent, wider_target
 
 from gradleak.attacks import Sieve
 from gradleak.errors import GradleakError
 from gradleak.exchange import Reconstruction
 from gradleak.federation import Client
 from gradleak.targets import Target, load_target
+from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
 ENCODERS = ["bert", "roberta", "distilbert"]
 

@@ -1,0 +1,186 @@
+"""The Sieve attack: choose a reader by what the update looks like, and report what it read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from gradleak.attacks.base import Attack, register
+from gradleak.attacks.sieve.defended.reader import read_defended
+from gradleak.attacks.sieve.dropout.reader import read_with_dropout
+from gradleak.attacks.sieve.last_token import append_last_tokens
+from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.output import fit_to_knowledge
+from gradleak.attacks.sieve.plain.reader import read_plain
+from gradleak.attacks.sieve.reading import Reading, overview
+from gradleak.errors import GradleakError
+from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Victim
+from gradleak.leakage.labels import labels_from_classifier
+from gradleak.leakage.layer_inputs import LayerInputs, first_layer_inputs
+from gradleak.leakage.lengths import longest_length
+from gradleak.leakage.perturbation import MAPS_PRUNED, looks_pruned
+from gradleak.leakage.proof import prove_by_whole_gradient
+from gradleak.leakage.row_space import dropout_is_off
+from gradleak.leakage.tokens import possible_words
+from gradleak.priors import load_prior
+from gradleak.settings import setting
+from gradleak.targets import Target
+
+EXACT = 0.2
+"""An update is read from its row space if the noise floor is below this fraction of the signal's smallest singular
+value: vectors of the text then lie in the space to about that fraction. Float32 leaves 1e-6, an SGD step with a
+learning rate of 1 leaves 1e-4, a cast to float16 2e-3 to 2e-2, one to bfloat16 1e-2 to 7e-2; visible noise leaves
+more."""
+
+ROUNDED = 0.02
+"""The largest fraction of an update that rounding leaves unexplained; texts that leave more are read again as those of
+a defended update."""
+
+CLEAN = 1e-6
+"""A noise floor below this is that of float32: what the row space does not reveal, no other reader will."""
+
+TRUST_UNDER_DROPOUT = 0.3
+"""Weight of the last LayerNorm's weight gradient, which dropout changes, in finding a language model's last tokens."""
+
+NOTHING = (
+    "nothing stands out of the first layer: noise covers it, or the batch has more tokens than the model dimensions"
+)
+INEXACT = (
+    "no exact read-out: the update was perturbed, took several steps, holds too many tokens, or is of other weights"
+)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Sieve(Attack):
+    """Sieve (gradleak's own): find the vocabulary's vectors that lie in the span of the first layer's gradients.
+
+    Under dropout the masks are decoded (`dropout/`); without it, sentences are found and subtracted one by one
+    (`plain/`); updates changed by noise, pruning or sign compression are read approximately (`defended/`, `noise/`).
+    Labels, lengths, batch size and dropout need not be known. A reading that the update proves is marked as verified
+    and has loss 0: the remainder is rounding.
+    """
+
+    name: ClassVar[str] = "sieve"
+    paper: ClassVar[str] = "gradleak, docs/attacks/sieve.md"
+    needs: ClassVar[tuple[str, ...]] = ("attention gradients",)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"best": {}, "paper": {}, "fast": {"starts": 100}}
+
+    starts: int = setting(
+        600, "beginnings of sentences that are tried, at most, before the reader without dropout gives up", least=1
+    )
+    prior: str = setting(
+        "embedded",
+        "language model that proposes words hidden by noise: `embedded`, `none`, or the directory or hub id of "
+        "another, which then only decides between sentences that the update does not distinguish",
+    )
+
+    def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
+        """Read one update after the other."""
+        inputs = first_layer_inputs(target)
+        findings: list[Finding] = []
+
+        def progress(sentences: Sequence[Tensor], loss: float) -> None:
+            texts = tuple(target.decode(sentence.tolist()) for sentence in sentences)
+            reporter(len(findings), len(victims), lambda: (loss, texts))
+
+        for number, victim in enumerate(victims, start=1):
+            self._require_maps(inputs, victim)
+            words = possible_words(target, victim.gradient)
+            observed = ObservedUpdate(
+                target, inputs, victim.gradient, words, target.max_length, progress, reporter.deadline
+            )
+            findings.append(self._finding(observed, victim.knowledge))
+            reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
+        return findings
+
+    def _side_by_side(self, target: Target) -> bool:
+        return False
+
+    def _require_maps(self, inputs: LayerInputs, victim: Victim) -> None:
+        for projection in inputs.maps:
+            if projection.weight not in victim.gradient:
+                raise GradleakError(f"{self.name} needs the gradient of {projection.weight}; this update has none")
+
+    def _finding(self, observed: ObservedUpdate, known: Knowledge) -> Finding:
+        reading = self._read(observed, known)
+        if reading.sentences and reading.labels is None:
+            reading.labels = labels_from_classifier(observed.target, observed.gradient, reading.sentences)
+        reading = fit_to_knowledge(observed, known, reading)
+        texts = tuple(observed.target.decode(ids) for ids in reading.sentences)
+        return Finding(
+            token_ids=reading.sentences,
+            labels=reading.labels,
+            loss=reading.loss,
+            history=(Snapshot(1, reading.loss, texts),),
+            notes=(*reading.notes, *reading.repeats(), *reading.proof.evidence),
+            verified=reading.proof.verified,
+            complete=reading.proof.complete,
+            labels_verified=reading.proof.labels_verified,
+            copies=tuple(reading.copies),
+        )
+
+    def _read(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
+        """Read from the exact row space where there is one; else, or if that fails, as a defended update."""
+        target, space = observed.target, observed.space
+        if space.rank == 0:
+            return Reading(notes=["the first layer's gradient is zero: nothing can be read from it"])
+        if space.error < EXACT and not looks_pruned(target, observed.gradient, observed.inputs.maps, MAPS_PRUNED):
+            off = dropout_is_off(target, observed.inputs, space)
+            reading = self._without_dropout(observed) if off else self._with_dropout(observed)
+            if reading.sentences and (reading.proof.verified or reading.loss < ROUNDED):
+                return reading
+            if observed.deadline.passed or (reading.sentences and space.floor < CLEAN):
+                return reading
+        return self._defended(observed, known)
+
+    def _with_dropout(self, observed: ObservedUpdate) -> Reading:
+        target = observed.target
+        found = read_with_dropout(observed)
+        sentences = list(found.sentences)
+        ended = None
+        if target.task == "causal-lm":
+            ended = append_last_tokens(target, observed.gradient, sentences, TRUST_UNDER_DROPOUT)
+        sentences = ended or sentences
+        notes = [overview(sentences), f"dropout found: rate about {found.rate:.2f}"]
+        if ended:
+            notes.append("each text's last token is an estimate")
+        if found.missing:
+            notes.append(f"{found.missing} of {observed.space.rank} tokens not found")
+        loss = 0.0 if found.proof.verified else found.loss
+        return Reading(sentences, [], found.labels, loss, notes, found.proof).distinct()
+
+    def _without_dropout(self, observed: ObservedUpdate) -> Reading:
+        target, gradient = observed.target, observed.gradient
+        longest = longest_length(target, gradient) or target.max_length
+        found = read_plain(observed, longest, self.starts)
+        sentences = found.sentences
+        if target.task == "causal-lm":
+            sentences = append_last_tokens(target, gradient, sentences) or sentences
+        labels = None
+        if sentences and target.task == "classification":
+            labels = labels_from_classifier(target, gradient, sentences) or found.labels
+        proof = prove_by_whole_gradient(target, gradient, sentences, labels)
+        if not proof.verified and labels not in (None, found.labels):
+            # the closed form assumes that each text occurs once; labels found while subtracting texts do not
+            again = prove_by_whole_gradient(target, gradient, sentences, found.labels)
+            labels, proof = (found.labels, again) if again.verified else (labels, proof)
+        loss = 0.0 if proof.verified else proof.unexplained
+        notes = [overview(sentences), "no dropout"]
+        if sentences and not proof.verified and loss < ROUNDED:
+            notes.append(
+                f"the texts explain all but {100 * loss:.2g} % of the update: about what rounding leaves, and no proof"
+            )
+        return Reading(sentences, [], labels, loss, notes, proof).distinct()
+
+    def _defended(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
+        prior = None if self.prior == "none" else load_prior(self.prior, observed.target)
+        found = read_defended(observed, known, prior)
+        if found is None:
+            return Reading(notes=[NOTHING])
+        sentences = [tuple(ids) for ids in found.sentences]
+        notes = [overview(sentences), INEXACT]
+        return Reading(sentences, [], found.labels or None, found.distance, notes).distinct()

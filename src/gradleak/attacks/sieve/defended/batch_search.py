@@ -1,0 +1,248 @@
+"""Read a defended update of several sentences, or improve the reading of one.
+
+The words are found and grouped into sentences by the first layer (`token_pursuit.py`), roughly. Then each sentence is
+edited while its context score grows (`context_score.py`): at first beside those found before it, to find none
+twice, then by itself. In the end the gradient of the whole batch decides between the sentences that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
+from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
+from gradleak.attacks.sieve.defended.edits import neighbours
+from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, complete_by_rank
+from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
+from gradleak.attacks.sieve.defended.token_pursuit import FoundWords, affinities, group_words, pursue_words
+from gradleak.attacks.sieve.hill_climb import hill_climb
+from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.reading import DefendedReading
+from gradleak.exchange import Deadline
+from gradleak.leakage.labels import labels_from_classifier, nearest_labels
+from gradleak.matching import Candidates, Cosine, Matcher
+from gradleak.targets import Target
+
+BREADTH = (300, 100, 8)
+"""How many sentences of each length remain after one layer, how many of all after two, and in the end."""
+
+COMPARED = (300, 100, 24)
+"""The same where the gradient decides."""
+
+STEPS = 30
+"""The greatest number of edits of a sentence."""
+
+PATIENCE = 2
+"""How many edits in a row may bring no gain once a sentence is nearly correct: some words come and go together."""
+
+ROUNDS = 4
+"""How often the gradient of the batch decides on every sentence at most."""
+
+COMPLETION_STEPS = 100
+"""Alternating projections that complete a compressed gradient."""
+
+LEAST_GAIN = 1e-4
+"""Smaller gains of the score are noise."""
+
+
+def read_batch(observed: ObservedUpdate, count: int) -> DefendedReading | None:
+    """Read so many sentences from a defended update; None if there is no signal.
+
+    The progress callback is given the fraction of the contexts outside the signal, and in the end the distance of the
+    gradients.
+    """
+    target, words = observed.target, observed.words
+    sent = FeasibleSet(observed.map_gradients)
+    basis = _signal_basis(sent, observed.deadline)
+    score = ContextScore(target, observed.inputs, observed.gradient)
+    if basis is None or basis.shape[1] >= observed.inputs.width or not score.depth:
+        return None
+    ends = torch.tensor(target.special_tokens[1][-1:], device=words.device, dtype=torch.long)
+    found = pursue_words(observed, basis, torch.cat([words, ends]))
+    if not found.certain:
+        return None
+    starts = [
+        _ordered_sentences(
+            target, found, group_words(affinity[: found.certain, : found.certain], count), observed.longest
+        )
+        for affinity in affinities(observed, sent, found)
+    ]
+    start = max(starts, key=lambda sentences: float(score.each(sentences).mean()))
+    search = ContextSearch(observed, score, CandidateWords(observed, basis, found.tokens))
+    return _decide_by_gradient(search, search.each_alone(search.one_beside_others(start)))
+
+
+def refine_with_contexts(
+    observed: ObservedUpdate, sentence: Sequence[int], *, resize: bool = True
+) -> DefendedReading | None:
+    """Improve the reading of an update of one sentence; None if there is no signal.
+
+    Args:
+        observed: the update.
+        sentence: the sentence so far.
+        resize: whether its length may change.
+    """
+    basis = _signal_basis(FeasibleSet(observed.map_gradients), observed.deadline)
+    score = ContextScore(observed.target, observed.inputs, observed.gradient)
+    if basis is None or not score.depth:
+        return None
+    start = torch.tensor(sentence, device=observed.words.device)
+    search = ContextSearch(observed, score, CandidateWords(observed, basis, start), resize=resize)
+    return _decide_by_gradient(search, search.each_alone([start]))
+
+
+def _signal_basis(sent: FeasibleSet, deadline: Deadline) -> Tensor | None:
+    """Return the span of the tokens as orthonormal columns `[width, rank]`; None if there is no signal.
+
+    The signal of a pruned gradient has about the rank of the tokens; that of signs, about half.
+    """
+    signal = signal_subspace(sent.split(sent.values))
+    if signal is None:
+        return None
+    rank = min(len(signal.factor) * (2 if sent.signs_only else 1), sent.values.shape[1])
+    matrix = sent.values if sent.complete else complete_by_rank(sent, rank, COMPLETION_STEPS, deadline)
+    scaled = torch.cat([part / part.norm().clamp(min=1e-12) for part in sent.split(matrix)])
+    return torch.linalg.svd(scaled, full_matrices=False)[2][:rank].T
+
+
+def _ordered_sentences(
+    target: Target, found: FoundWords, groups: Sequence[Sequence[int]], longest: int
+) -> list[Tensor]:
+    """Return groups of certain words as sentences, in the order of their positions."""
+    before, after = target.special_tokens
+    room = longest - len(before) - len(after)
+    certain = found.best()
+    sentences = []
+    for group in groups:
+        inner = sorted((int(certain.positions[n]), int(certain.tokens[n])) for n in group)
+        words = [token for _, token in inner if token not in after][:room]
+        words = words or found.tokens[:1].tolist()  # no sentence is empty
+        sentences.append(torch.tensor([*before, *words, *after], device=found.tokens.device))
+    return sentences
+
+
+class ContextSearch:
+    """Edits the sentences of a batch one by one while their context scores grow.
+
+    Args:
+        observed: the update.
+        score: the score by itself, with no sentence fixed.
+        words: proposes words for each position.
+        resize: whether the number of tokens may change.
+    """
+
+    def __init__(
+        self, observed: ObservedUpdate, score: ContextScore, words: CandidateWords, *, resize: bool = True
+    ) -> None:
+        self.observed, self.score, self._words, self._resize = observed, score, words, resize
+
+    def one_beside_others(self, sentences: Sequence[Tensor]) -> list[Tensor]:
+        """Climb from each sentence, the best first, with those found before it fixed."""
+        sentences = list(sentences)
+        order = self.score.each(sentences).argsort(descending=True).tolist()
+        for rank, number in enumerate(order):
+            if self.observed.deadline.passed:
+                break
+            beside = self.score.with_fixed_sequences(sentences[other] for other in order[:rank])
+            sentences[number] = self._climbed(beside, sentences, number)
+        return sentences
+
+    def each_alone(self, sentences: Sequence[Tensor]) -> list[Tensor]:
+        """Climb from each sentence by itself: once it is nearly correct, the others need not be fixed."""
+        sentences = list(sentences)
+        for number in range(len(sentences)):
+            if self.observed.deadline.passed:
+                break
+            better = self._climbed(self.score, sentences, number, patience=PATIENCE)
+            if not any(torch.equal(better, other) for other in sentences):
+                sentences[number] = better
+        return sentences
+
+    def _climbed(self, score: ContextScore, sentences: Sequence[Tensor], number: int, *, patience: int = 0) -> Tensor:
+        """Take the best edit that leads to a sentence not visited before, until that brings no gain any more."""
+        tokens = self._words.beside(sentences)
+        start = sentences[number]
+        visited = {tuple(start.tolist())}
+
+        def step(current: Tensor, best: tuple[Tensor, float]) -> tuple[Tensor, float] | None:
+            self.observed.report([*sentences[:number], best[0], *sentences[number + 1 :]], 1 - best[1])
+            tried, scores = best_by_context(score, self._neighbours(current, tokens), BREADTH, self.observed.deadline)
+            fresh = next((n for n, ids in enumerate(tried) if tuple(ids.tolist()) not in visited), None)
+            if fresh is None:
+                return None
+            visited.add(tuple(tried[fresh].tolist()))
+            return tried[fresh], float(scores[fresh])
+
+        value = float(score(start[None]))
+        return hill_climb((start, value), step, steps=STEPS, patience=patience, least_gain=LEAST_GAIN)[0]
+
+    def near(self, sentences: Sequence[Tensor], number: int) -> tuple[list[Tensor], Tensor]:
+        """Return the sentences one edit away from one with the best scores, and their scores."""
+        tokens = self._words.beside(sentences)
+        return best_by_context(
+            self.score, self._neighbours(sentences[number], tokens), COMPARED, self.observed.deadline
+        )
+
+    def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
+        return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)
+
+
+def _decide_by_gradient(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
+    """Edit sentence after sentence while the gradient of the whole batch comes closer to the update.
+
+    Under dropout a superfluous word may bring it closer, too: the context score counts as much as a sentence's own part
+    of the distance.
+    """
+    observed, sentences, count = search.observed, list(sentences), len(sentences)
+    matcher = Matcher(observed.target, [observed.gradient], Cosine()).until(observed.deadline)
+    if observed.deadline.passed:
+        return _labelled_in_closed_form(matcher, observed, [ids.tolist() for ids in sentences])
+    batch = _labelled_by_distance(matcher, [ids.tolist() for ids in sentences])
+    scores = search.score.each(sentences).tolist()
+    unsettled = set(range(count))
+    for _ in range(ROUNDS):
+        for number in sorted(unsettled):
+            observed.report(sentences, batch.distance)
+            tried, passed = search.near(sentences, number)
+            if not tried:  # the deadline has passed
+                return batch
+            fixed = _candidates(matcher.target, [batch.sentences], [batch.labels])
+            labels = [[batch.labels[number]] for _ in tried]
+            candidates = _candidates(matcher.target, [[ids.tolist()] for ids in tried], labels)
+            distances = matcher.with_fixed_sequences(fixed, number)(candidates)[0]
+            losses = count * distances - passed
+            best = int(losses.argmin())
+            if float(losses[best]) > count * batch.distance - scores[number] - LEAST_GAIN:
+                unsettled.remove(number)
+                continue
+            sentences[number], scores[number], batch.distance = tried[best], float(passed[best]), float(distances[best])
+            batch.sentences[number] = tried[best].tolist()
+    return batch
+
+
+def _labelled_in_closed_form(matcher: Matcher, observed: ObservedUpdate, sentences: list[list[int]]) -> DefendedReading:
+    """Return sentences with the classes from the classifier's gradient, when no time is left to compare labellings."""
+    labels = labels_from_classifier(observed.target, observed.gradient, sentences) or [0] * len(sentences)
+    return DefendedReading(sentences, labels, float(matcher(_candidates(observed.target, [sentences], [labels]))))
+
+
+def _labelled_by_distance(matcher: Matcher, sentences: list[list[int]]) -> DefendedReading:
+    """Return sentences with the classes whose gradient is nearest to the update: a wrong one turns it far."""
+
+    def distances(labels: list[list[int]]) -> Tensor:
+        return matcher(_candidates(matcher.target, [sentences] * len(labels), labels))[0]
+
+    labels, least = nearest_labels(distances, len(sentences), matcher.target.num_labels)
+    return DefendedReading(sentences, labels, least)
+
+
+def _candidates(
+    target: Target, batches: Sequence[Sequence[Sequence[int]]], labels: Sequence[Sequence[int]]
+) -> Candidates:
+    """Return candidates for one victim's batch, all with the same number of sentences."""
+    batch = target.pad([ids for sentences in batches for ids in sentences])
+    classes = torch.tensor([list(row) for row in labels], device=target.device)[None]
+    return Candidates(batch.ids.view(*classes.shape, -1), batch.mask.view(*classes.shape, -1), classes)

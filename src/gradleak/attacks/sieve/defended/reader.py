@@ -1,0 +1,84 @@
+"""Read an update that noise, pruning or sign compression has changed: choose the reader, and combine what they find.
+
+Instead of asking whether x(t, p) lies in an exact row space, these readers ask how much of the signal the tokens of a
+sentence capture, in the inputs of several maps at once, and then edit the sentence while its own gradient comes closer
+to the update. If the update has noise, and what was read leaves more than noise, words are proposed in other ways
+(`noise/`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradleak.attacks.sieve.defended.batch_search import read_batch, refine_with_contexts
+from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, count_sentences
+from gradleak.attacks.sieve.defended.single_search import read_sentence
+from gradleak.attacks.sieve.noise.map_search import read_by_likelihood
+from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.reading import DefendedReading
+from gradleak.exchange import Knowledge
+from gradleak.leakage.perturbation import noise_deviation
+from gradleak.priors import Prior
+
+LONGEST = 64
+"""Sentences of more tokens are not searched."""
+
+NOISY, DROWNED = 0.003, 0.5
+"""Fractions of an update's energy that are noise: above NOISY, the likelihood search refines the reading; above
+DROWNED, it starts from nothing, as no word exceeds the noise in the first layer."""
+
+TINY = 1e-30
+
+
+def read_defended(observed: ObservedUpdate, known: Knowledge, prior: Prior | None = None) -> DefendedReading | None:
+    """Read a defended update of one or several sentences; None if nothing exceeds the noise.
+
+    Args:
+        observed: the update.
+        known: what the attacker is told; an unknown number of sentences is counted (`feasible_set.py`).
+        prior: proposes words where noise hides them.
+    """
+    target, inputs = observed.target, observed.inputs
+    longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
+    # gradients are compared for embeddings that are no words as well, and those have no gradient by word
+    gradient = {name: own for name, own in observed.gradient.items() if name not in target.word_parameters}
+    observed = replace(observed, gradient=gradient, longest=longest)
+    count = known.sequences or count_sentences(target, gradient, observed.deadline) or 1
+    if count > 1 and _has_context_score(observed):
+        batch = read_batch(observed, count)
+        if batch is not None:
+            return batch
+    length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
+    noise = noise_energy(observed) if count == 1 and target.task == "classification" else 0.0
+    if noise > DROWNED:
+        return read_by_likelihood(observed, None, prior, length)
+    found = _read_single(observed, length)
+    if noise > NOISY and not observed.deadline.passed:
+        return read_by_likelihood(observed, found, prior, length)
+    return found
+
+
+def _read_single(observed: ObservedUpdate, length: int | None) -> DefendedReading | None:
+    """Read one sentence by the signal of the layers; None if there is none."""
+    found = read_sentence(observed, length)
+    if found is None:
+        return None
+    sentence, distance = found
+    better = None
+    if _has_context_score(observed) and not observed.deadline.passed:
+        better = refine_with_contexts(observed, sentence, resize=length is None)
+    return better or DefendedReading([list(sentence)], [], distance)
+
+
+def _has_context_score(observed: ObservedUpdate) -> bool:
+    return len(observed.inputs.maps) > 1 and observed.target.task == "classification"
+
+
+def noise_energy(observed: ObservedUpdate) -> float:
+    """Return the fraction of an update's energy that is noise; 0 for a compressed update."""
+    if not FeasibleSet(observed.map_gradients).complete:
+        return 0.0
+    tensors = observed.gradient.values()
+    whole = float(sum(tensor.double().square().sum() for tensor in tensors))
+    deviation = noise_deviation(observed.target, observed.gradient, observed.inputs.maps[0])
+    return deviation**2 * sum(tensor.numel() for tensor in tensors) / max(whole, TINY)

@@ -1,0 +1,94 @@
+"""The last token of each sentence of a language model, which is input to no map and leaves no row.
+
+It is only predicted. The gradient of the last LayerNorm is a sum over all predictions of (p − y) W. Everything in it
+follows from the sentences except the rows W_y of their last tokens, which are found one sentence at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.attacks.sieve.observed import Sentence
+from gradleak.leakage.recompute import classifier_pass, temporary_hooks
+from gradleak.optimisation.slots import impossible_words
+from gradleak.targets import Target
+
+
+def append_last_tokens(
+    target: Target, gradient: Mapping[str, Tensor], beginnings: Sequence[Sentence], trust: float = 1.0
+) -> list[Sentence] | None:
+    """Return the sentences with their last tokens; None if the last LayerNorm's gradient was not sent.
+
+    Args:
+        target: the model.
+        gradient: gradients by name.
+        beginnings: the sentences without their last tokens.
+        trust: weight of the LayerNorm's weight gradient relative to its bias gradient; less than 1 under dropout, which
+            changes the LayerNorm's output and with it the weight gradient.
+    """
+    path = _last_norm(target)
+    if f"{path}.weight" not in gradient or f"{path}.bias" not in gradient or not beginnings:
+        return None
+    norm: Any = target.model.get_submodule(path)
+    table: Tensor = target.model.get_submodule(target.classifier).weight.detach().double()  # type: ignore[operator]
+    residual = torch.stack([gradient[f"{path}.bias"], trust * gradient[f"{path}.weight"]]).double()  # [2, width]
+    factors = []  # by sentence, the factor of the last token's row of the table [2, width]
+    for beginning in beginnings:
+        share = 1.0 / (len(beginning) * len(beginnings))
+        logits, inputs = _forward(target, beginning)
+        scale = torch.stack([torch.ones_like(inputs), trust * (inputs - norm.bias.double()) / norm.weight.double()])
+        known = torch.softmax(logits, dim=-1)
+        known[torch.arange(len(beginning) - 1), list(beginning[1:])] -= 1.0
+        residual = residual - share * ((known @ table) * scale).sum(dim=1)
+        factors.append(-share * scale[:, -1])
+    last_tokens = _fit(target, table, residual, torch.stack(factors))
+    return [(*beginning, last) for beginning, last in zip(beginnings, last_tokens, strict=True)]
+
+
+def _fit(target: Target, table: Tensor, residual: Tensor, factors: Tensor, sweeps: int = 20) -> list[int]:
+    """Return the rows y of the table that minimise ‖residual − Σ_s factor_s ⊙ W_y‖, by coordinate descent."""
+    chosen: list[int | None] = [None] * len(factors)
+    costs = factors.square().sum(dim=1) @ table.square().T  # [sentences, vocabulary]
+    order = factors.square().sum(dim=(1, 2)).argsort(descending=True).tolist()  # the largest factors first
+    for _ in range(sweeps):
+        before = list(chosen)
+        for number in order:
+            factor = factors[number]
+            old = chosen[number]
+            if old is not None:
+                residual = residual + factor * table[old]
+            score = costs[number] - 2 * table @ (residual * factor).sum(dim=0)
+            score[impossible_words(target)] += _special_penalty(target)
+            new = int(score.argmin())
+            residual = residual - factor * table[new]
+            chosen[number] = new
+        if chosen == before:
+            break
+    return [int(token) for token in chosen if token is not None]
+
+
+def _special_penalty(target: Target) -> float:
+    """Return the penalty of a special token as the last: infinite, unless the tokenizer ends texts with one."""
+    return 0.0 if target.special_tokens[1] else float("inf")
+
+
+def _forward(target: Target, beginning: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return logits and inputs of the output layer for one sentence, in float64."""
+    logits, inputs = classifier_pass(target, [beginning])
+    return logits[0].double(), inputs[0].double()
+
+
+def _last_norm(target: Target) -> str:
+    """Return the path of the LayerNorm that runs last."""
+    visited: list[str] = []
+    norms = {name: module for name, module in target.model.named_modules() if isinstance(module, nn.LayerNorm)}
+    handles = [
+        module.register_forward_hook(lambda *_, name=name: visited.append(name)) for name, module in norms.items()
+    ]
+    with temporary_hooks(handles):
+        _forward(target, [0, 0])
+    return visited[-1]

@@ -1,0 +1,164 @@
+"""Read one sentence by maximum a posteriori search where noise hides the words of the first layer.
+
+The gradient as a whole still distinguishes every sentence from every other (`likelihood.py`); what is missing are
+candidates. Three sources propose words. Descent from random embeddings, with enough positions, recovers most tokens of
+the sentence, at wrong positions and with repeats. Descent from a nearly correct sentence moves its wrong words towards
+better ones. And a language model predicts words from the ones before, which finds the small words that leave hardly a
+trace. A hill climb (`lazy_climb.py`) puts them in order; the search ends once a sentence leaves nothing but noise. The
+prior decides what the update leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.sieve.noise.drafts import Change, Draft
+from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
+from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label
+from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.reading import DefendedReading
+from gradleak.leakage.perturbation import noise_deviation
+from gradleak.optimisation.descent import Descent, descend
+from gradleak.optimisation.guess import Guess, random_guess
+from gradleak.optimisation.slots import Slots
+from gradleak.priors import Prior, SharedVocabulary
+
+POSITIONS = 20
+"""Number of tokens in the descent from random embeddings: too many do no harm."""
+
+FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True)
+FROM_SENTENCE = Descent(steps=20, lr=0.01, linear=True)
+
+NEAREST = 8
+"""How many words near each embedding are tried: at all positions, or at its own in a descent from a sentence."""
+
+FOLLOWING = 5
+"""How many words that the prior expects are tried at each position."""
+
+ROUNDS = 6
+"""How often embeddings are descended from a sentence that no change improves."""
+
+TRIED = 5000
+"""How many sentences are compared with the update at most."""
+
+
+def read_by_likelihood(
+    observed: ObservedUpdate, read: DefendedReading | None, prior: Prior | None, length: int | None = None
+) -> DefendedReading:
+    """Read the sentence of a noisy update; an earlier reading is kept if it leaves nothing but noise.
+
+    Args:
+        observed: the update.
+        read: what was read so far, which may be nearly correct; None to start from nothing.
+        prior: proposes words, and decides between sentences that the update does not distinguish.
+        length: the number of tokens, if known.
+    """
+    target, gradient = observed.target, observed.gradient
+    start = read.sentences[0] if read else None
+    label = likeliest_label(target, gradient, start or [*target.special_tokens[0], *target.special_tokens[1]])
+    deviation = noise_deviation(target, gradient, observed.inputs.maps[0])
+    likelihood = Likelihood(target, gradient, deviation, label, observed.deadline)
+    if read and start and likelihood.leaves_only_noise(start):
+        return read
+    sentence = MapSearch(observed, likelihood, prior, length).run(start)
+    return DefendedReading([sentence], [label], likelihood.distance(sentence))
+
+
+class MapSearch:
+    """A maximum a posteriori search for one sentence.
+
+    Args:
+        observed: the update.
+        likelihood: compares sentences with it.
+        prior: proposes words and breaks ties; None for neither.
+        length: the number of tokens, if known.
+    """
+
+    def __init__(
+        self, observed: ObservedUpdate, likelihood: Likelihood, prior: Prior | None, length: int | None
+    ) -> None:
+        self.observed, self.target = observed, observed.target
+        self.likelihood, self.prior, self.length = likelihood, prior, length
+        before, after = self.target.special_tokens
+        self._frame = (list(before), list(after))
+        longest = observed.longest - len(before) - len(after)
+        self.climb = LazyClimb(
+            self._values, self._following, longest, resize=length is None, deadline=observed.deadline
+        )
+
+    def run(self, start: Sequence[int] | None) -> list[int]:
+        """Climb from a start, and propose new words whenever no change improves the sentence."""
+        before, after = map(len, self._frame)
+        draft = Draft.of(start[before : len(start) - after] if start else ())
+        self.climb.learn(draft.tokens)
+        for number in range(ROUNDS):
+            if number and self.observed.deadline.passed:
+                break
+            if number == (1 if start else 0):
+                draft = self._learn_from_random(draft)
+            else:
+                self.climb.consider(self._replacements(draft))
+            draft, _ = self.climb.run(draft, TRIED - self.climb.tried)
+            if self.climb.tried >= TRIED or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
+                break
+        return self._most_probable([self._framed(leader) for leader in self.climb.leaders])
+
+    def _most_probable(self, sentences: list[list[int]]) -> list[int]:
+        return sentences[int(self.likelihood.posterior(sentences, self.prior).argmax())]
+
+    def _framed(self, tokens: Sequence[int]) -> list[int]:
+        before, after = self._frame
+        return [*before, *tokens, *after]
+
+    def _values(self, drafts: Sequence[Draft]) -> Tensor:
+        sentences = [self._framed(draft.tokens) for draft in drafts]
+        values = self.likelihood(sentences)
+        best = sentences[int(values.argmax())]
+        self.observed.report([torch.tensor(best, device=self.target.device)], self.likelihood.distance(best))
+        return values
+
+    def _following(self, draft: Draft) -> list[list[int]]:
+        """Return the words that the prior expects most at each position of a draft, and after its last."""
+        if not isinstance(self.prior, SharedVocabulary):
+            return [[] for _ in range(len(draft.tokens) + 1)]
+        ids = torch.tensor([[*self._frame[0], *draft.tokens]], device=self.target.device)
+        with torch.no_grad():
+            expected = self.prior.model(input_ids=ids, use_cache=False).logits[0, len(self._frame[0]) - 1 :]
+        words = self.observed.words
+        possible = torch.full_like(expected, -inf)
+        possible[:, words] = expected[:, words]
+        return possible.topk(min(FOLLOWING, len(words)), dim=1).indices.tolist()
+
+    def _learn_from_random(self, draft: Draft) -> Draft:
+        """Learn the words near embeddings that descended from noise; they replace an empty draft of known length.
+
+        A draft of unknown length grows word by word instead.
+        """
+        slots = Slots.of(self.target, [[[self.length or min(POSITIONS, self.observed.longest)]]])
+        scale = float(self.target.word_embeddings.norm(dim=1).mean()) / self.target.word_embeddings.shape[1] ** 0.5
+        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
+        generator = torch.Generator().manual_seed(0)
+        near = self._descended(random_guess(self.target, slots, labels, [generator], scale), FROM_RANDOM)
+        self.climb.learn(near.flatten().tolist())
+        return Draft.of(near[:, 0].tolist()) if self.length is not None and not draft.tokens else draft
+
+    def _replacements(self, draft: Draft) -> list[Change]:
+        """Return the replacements of a draft's words by those near their descended embeddings."""
+        sentence = torch.tensor(self._framed(draft.tokens), device=self.target.device)
+        slots = Slots.of(self.target, [[[len(sentence)]]])
+        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
+        losses = torch.full_like(labels[..., 0], torch.inf, dtype=torch.float64)
+        guess = Guess(slots, self.target.embed(sentence)[None, None, None].clone(), labels, losses)
+        near = self._descended(guess, FROM_SENTENCE).tolist()
+        words = zip(draft.names, draft.tokens, near, strict=True)
+        return [Change("replace", name, token) for name, there, row in words for token in row if token != there]
+
+    def _descended(self, guess: Guess, descent: Descent) -> Tensor:
+        """Return the words nearest to the descended embeddings at each free position `[positions, words]`."""
+        guess = descend(self.target, self.likelihood.matched_filter, guess, descent)
+        near = guess.slots.nearest(self.target, guess.embeddings, NEAREST)
+        return near[guess.slots.free]

@@ -1,0 +1,94 @@
+"""The remainder of a gradient after the sentences found so far have been subtracted from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
+from gradleak.leakage.recompute import batch_gradient
+from gradleak.leakage.row_space import ROUNDING, Subspace, row_space
+from gradleak.targets import Projection, Target
+
+CLOSE = 1e-3
+"""A weight within this relative distance of a count over a batch size is rounded to it."""
+
+MISFIT = 0.05
+"""A sentence is subtracted if A G⁺ A = A holds to this relative error."""
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """Gradients of the first layer's attention maps, less the sentences that were subtracted.
+
+    Attributes:
+        gradients: the gradients by name, in float64; changed by subtraction.
+        floors: the noise floor of each, as an absolute singular value.
+    """
+
+    gradients: dict[str, Tensor]
+    floors: Mapping[str, float]
+
+    @classmethod
+    def of(cls, observed: ObservedUpdate) -> Remainder:
+        """Take the gradients of an update, from which nothing has been subtracted."""
+        layer = observed.target.layers[0]
+        parts = (*observed.inputs.maps, layer.query, layer.key, layer.value, layer.attention_output)
+        gradients = {part.weight: observed.gradient[part.weight].double() for part in parts}
+        smallest = max(ROUNDING, 2 * observed.space.floor)
+        floors = {name: smallest * float(torch.linalg.matrix_norm(t, 2)) for name, t in gradients.items()}
+        return cls(gradients, floors)
+
+    @property
+    def norm(self) -> float:
+        """The Euclidean norm of all gradients together."""
+        return float(torch.stack([tensor.square().sum() for tensor in self.gradients.values()]).sum().sqrt())
+
+    def row_space(self, parts: Sequence[Projection]) -> Subspace:
+        """Return the row space of maps with the same inputs, cut at the noise floor of the original gradient."""
+        gradients = [part.weight_in(self.gradients) for part in parts]
+        smallest = max(
+            2 * self.floors[part.weight] / max(float(torch.linalg.matrix_norm(own, 2)), 1e-300)
+            for part, own in zip(parts, gradients, strict=True)
+        )
+        return row_space(gradients, max(ROUNDING, smallest))
+
+    def subtract(self, target: Target, sentence: Sentence) -> int | None:
+        """Subtract a sentence's gradient with the label and weight that fit, and return the label; None if none fits.
+
+        A part A of a sum G of parts with independent rows and columns satisfies A G⁺ A = A. With A = c · g for the
+        sentence's gradient g, g G⁺ g = g / c: this gives the weight c = 1 / B, and holds for the correct sentence only.
+        """
+        part = target.layers[0].attention_output
+        left, values, right = torch.linalg.svd(part.weight_in(self.gradients), full_matrices=False)
+        keep = values > 2 * self.floors[part.weight]
+        left, values, right = left[:, keep], values[keep], right[keep]
+        best: tuple[float, int, float, dict[str, Tensor]] | None = None
+        for label in range(target.num_labels if target.task == "classification" else 1):
+            names = list(self.gradients)
+            found = {n: t.double() for n, t in batch_gradient(target, [sentence], [label], names).items()}
+            own = part.weight_in(found)
+            again = ((own @ right.T) / values) @ (left.T @ own)
+            weight = float(own.square().sum() / (again * own).sum())
+            misfit = float((again * weight - own).norm() / own.norm())
+            if weight > 0 and (best is None or misfit < best[0]):
+                best = misfit, label, weight, found
+        if best is None or best[0] > MISFIT:
+            return None
+        _, label, weight, found = best
+        share = _as_fraction(weight)
+        for name in self.gradients:
+            self.gradients[name] -= found[name] * share
+        return label
+
+
+def _as_fraction(weight: float) -> float:
+    """Return the ratio of a count to a batch size that a weight is close to; else the weight, as clipping scales it."""
+    for copies in range(1, 5):
+        ratio = copies / max(1, round(copies / weight))
+        if abs(ratio - weight) < CLOSE * weight:
+            return ratio
+    return weight

@@ -1,0 +1,104 @@
+"""Examine an update before it is attacked: which gradients were sent, which defense shows, how many tokens there are.
+
+Used by auto, which chooses attacks by it and quotes it in the notes of a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gradleak.leakage.layer_inputs import first_layer_inputs
+from gradleak.leakage.perturbation import PRUNED, looks_rounded, noise_level, zero_fraction
+from gradleak.leakage.row_space import dropout_is_off, row_space
+from gradleak.leakage.tokens import words_hidden
+from gradleak.targets import Target
+
+CLEAR = 1e-2
+"""Dropout is recognisable if the noise floor of the first layer is below this fraction of the signal."""
+
+NO_ATTENTION = "no attention gradients: the text can be searched, not read out"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an update reveals about how it was made.
+
+    Attributes:
+        kept: the fraction of entries that are not zero.
+        rounded: whether entries have few distinct values, as after half precision or subtraction of weights.
+        only_signs: whether all entries are −1, 0 or 1.
+        noise: standard deviation of added noise; None if it cannot be measured.
+        attention: whether attention gradients of the first layer were sent.
+        tokens: the rank of their row space, which is the number of tokens; None if the space is full or empty.
+        dropout: whether the client uses dropout; None if it cannot be seen.
+        embeddings: which embedding gradients were sent, in words.
+    """
+
+    kept: float
+    rounded: bool
+    only_signs: bool
+    noise: float | None
+    attention: bool
+    tokens: int | None
+    dropout: bool | None
+    embeddings: str
+
+    @property
+    def pruned(self) -> bool:
+        """Whether entries were removed: zeros that rounding does not explain."""
+        return self.kept < 1 - PRUNED and not self.rounded
+
+    @property
+    def lines(self) -> list[str]:
+        """The findings as notes, one line each."""
+        said = [f"embedding gradients: {self.embeddings}"]
+        if self.only_signs:
+            said.append("only signs were sent")
+        elif self.pruned:
+            said.append(f"pruned to {100 * self.kept:.2g} %")
+        elif self.rounded:
+            said.append("rounded to few distinct values: half precision, or a difference of weights")
+        if self.noise and not self.only_signs:
+            said.append(f"noise about {self.noise:.1g}")
+        if self.tokens is not None:
+            said.append(f"about {self.tokens} tokens stand out of the first layer")
+        elif not self.attention:
+            said.append(NO_ATTENTION)
+        if self.dropout is not None:
+            said.append("dropout likely" if self.dropout else "no dropout")
+        return said
+
+
+def examine(target: Target, gradient: Mapping[str, Tensor]) -> Evidence:
+    """Return what an update reveals before it is attacked."""
+    only_signs = all(bool(((t == 0) | (t.abs() == 1)).all()) for t in gradient.values())
+    attention = bool(target.layers) and target.layers[0].query.weight in gradient
+    tokens, dropout = None, None
+    if attention:
+        inputs = first_layer_inputs(target)  # refuses models without position embeddings, whatever was sent
+        if not only_signs:
+            space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
+            if 0 < space.rank < space.width:
+                tokens = space.rank
+                dropout = not dropout_is_off(target, inputs, space) if space.error < CLEAR else None
+    return Evidence(
+        kept=1 - zero_fraction(target, gradient),
+        rounded=not only_signs and looks_rounded(target, gradient),
+        only_signs=only_signs,
+        noise=noise_level(target, gradient),
+        attention=attention,
+        tokens=tokens,
+        dropout=dropout,
+        embeddings=_embeddings_sent(target, gradient),
+    )
+
+
+def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:
+    if target.word_parameters <= gradient.keys():
+        if words_hidden(target, gradient):
+            return "sent, but every word's row changed, as noise or AdamW do"
+        return "sent, so that the words are known"
+    return "of positions, not of words" if target.embedding_parameters & gradient.keys() else "not sent"

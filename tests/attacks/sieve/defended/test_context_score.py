@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
+from gradleak.attacks.sieve.defended.edits import neighbours
+from gradleak.defenses import parse_defense
+from gradleak.leakage.layer_inputs import first_layer_inputs
+from gradleak.leakage.recompute import captured_inputs
+from gradleak.targets import Target
+from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
+
+
+def changed(target: Target, defense: str) -> Mapping[str, torch.Tensor]:
+    return parse_defense(defense).apply(sent(target, TEXTS, LABELS), torch.Generator().manual_seed(0)).tensors
+
+
+def truth_of(target: Target) -> list[torch.Tensor]:
+    return [torch.tensor(ids) for ids in ids_of(target)]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_the_first_layer_by_pairs_is_the_first_layer(family: str) -> None:
+    target = wider_target(family)
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
+    ids = truth_of(target)[2].repeat(3, 1)
+    ids[1, 2], ids[2, 3] = ids[0, 3], ids[0, 2]
+    torch.testing.assert_close(score.first_layer(ids), score(ids, 1), rtol=1e-4, atol=1e-5)
+    beside = score.with_fixed_sequences(truth_of(target)[:1])
+    torch.testing.assert_close(beside.first_layer(ids), beside(ids, 1), rtol=1e-4, atol=1e-5)
+
+
+def spanned_by_contexts(target: Target) -> Mapping[str, torch.Tensor]:
+    """Return gradients whose rows are random mixtures of the true sentences' contexts, and a little noise."""
+    generator = torch.Generator().manual_seed(0)
+    gradient = {}
+    for layer in target.layers:
+        part = layer.attention_output
+        contexts = [captured_inputs(target, ids[None], [part.module])[part.module][0] for ids in truth_of(target)]
+        basis = torch.linalg.qr(torch.cat(contexts).T)[0]
+        mixed = torch.randn(96, basis.shape[1], generator=generator) @ basis.T
+        gradient[part.weight] = mixed + 0.1 * torch.randn(96, 96, generator=generator)
+    return gradient
+
+
+def test_a_true_sentence_passes_better_than_its_neighbours_whatever_else_is_in_the_batch() -> None:
+    target = wider_target(num_hidden_layers=4)
+    score = ContextScore(target, first_layer_inputs(target), spanned_by_contexts(target))
+    assert score.depth == 3  # the last layer says little
+    words = torch.arange(5, len(target.word_embeddings))
+    for truth in truth_of(target):
+        kinds = neighbours(target, truth, words.expand(16, -1), 16)
+        wrong = [ids for kind in kinds for ids in kind if not torch.equal(ids, truth)]
+        assert all(float(score(ids[None])) < float(score(truth[None])) for ids in wrong)
+
+
+def test_a_sentence_that_is_held_is_not_found_again() -> None:
+    target = wider_target()
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "prune:0.5"))
+    first, _, third = truth_of(target)
+    beside = score.with_fixed_sequences([first])
+    assert float(beside(first[None])) < 0.01
+    assert float(beside(third[None])) > 10 * float(beside(first[None]))
+    assert float(score(first[None])) > 0.5
+
+
+def test_likeliest_are_the_best_of_all_the_best_first() -> None:
+    target = wider_target()
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
+    words = torch.arange(5, len(target.word_embeddings))
+    kinds = neighbours(target, truth_of(target)[0], words.expand(16, -1), 16)
+    every = torch.cat([score(kind) for kind in kinds])
+    sentences, shares = best_by_context(score, kinds, (len(every), len(every), 5))
+    assert len(sentences) == 5
+    torch.testing.assert_close(shares, every.topk(5).values)
+    torch.testing.assert_close(torch.cat([score(ids[None]) for ids in sentences]), shares)
+
+
+def test_nothing_stands_out_of_noise() -> None:
+    target = wider_target()
+    noise = {n: torch.randn(t.shape, generator=torch.Generator().manual_seed(0)) for n, t in target.parameters.items()}
+    assert ContextScore(target, first_layer_inputs(target), noise).depth == 0

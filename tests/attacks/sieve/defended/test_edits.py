@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import torch
+
+from gradleak.attacks.sieve.defended.edits import lengthened, neighbours, reordered, replaced, shortened
+from wide_targets import wider_target
+
+SENTENCE = torch.tensor([1, 7, 8, 2])
+INSIDE = range(1, 3)
+TOKENS = torch.tensor([[5], [5], [6], [6]])  # one token to try at each place
+
+
+def test_words_are_swapped_between_the_tokens_that_begin_and_end_a_text() -> None:
+    assert reordered(SENTENCE, INSIDE).tolist() == [[1, 8, 7, 2]]
+
+
+def test_each_word_is_replaced_by_the_tokens_of_its_place() -> None:
+    assert replaced(SENTENCE, INSIDE, TOKENS).tolist() == [[1, 5, 8, 2], [1, 7, 6, 2]]
+
+
+def test_each_word_is_taken_out() -> None:
+    assert shortened(SENTENCE, INSIDE).tolist() == [[1, 8, 2], [1, 7, 2]]
+    assert shortened(torch.tensor([1, 7, 8, 9, 2]), range(1, 4), 2).tolist() == [[1, 9, 2], [1, 7, 2]]
+
+
+def test_a_word_is_put_in_before_each_word_and_after_the_last() -> None:
+    assert lengthened(SENTENCE, INSIDE, TOKENS).tolist() == [[1, 5, 7, 8, 2], [1, 7, 6, 8, 2], [1, 7, 8, 6, 2]]
+
+
+def test_neighbours_keep_to_the_lengths_that_are_allowed() -> None:
+    target = wider_target()
+    before, after = target.special_tokens
+    shortest = torch.tensor([*before, 7, *after])
+    assert len(shortest) == target.min_length
+    tokens = torch.tensor([[5, 6]]).expand(4, -1)
+    assert {kind.shape[1] for kind in neighbours(target, shortest, tokens, 4)} == {3, 4}
+    assert {kind.shape[1] for kind in neighbours(target, SENTENCE, tokens, 4)} == {3, 4}

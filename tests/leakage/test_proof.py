@@ -1,0 +1,63 @@
+"""A proof must never be wrong: everything that nearly reproduces an update is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradleak.federation import Client
+from gradleak.leakage.proof import prove_by_whole_gradient
+from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
+
+every_family = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2"])
+
+
+@every_family
+def test_the_true_batch_is_proven_and_near_misses_are_not(family: str) -> None:
+    target = wider_target(family)
+    gradient = sent(target).tensors
+    batch = ids_of(target)
+
+    def verified(sentences: list[tuple[int, ...]], labels: list[int]) -> bool:
+        return prove_by_whole_gradient(target, gradient, sentences, labels).verified
+
+    for order in (1, -1):
+        proof = prove_by_whole_gradient(target, gradient, batch[::order], LABELS[::order])
+        assert proof.verified
+        assert proof.complete
+        assert proof.labels_verified
+        assert "whole gradient" in proof.evidence[0]
+    for number, ids in enumerate(batch):
+        for place in range(1, len(ids) - 1):
+            changed = [*batch]
+            changed[number] = (*ids[:place], ids[place] % 30 + 6, *ids[place + 1 :])
+            assert not verified(changed, LABELS)
+            swapped = [*batch]
+            swapped[number] = (*ids[: place - 1], ids[place], ids[place - 1], *ids[place + 1 :])
+            assert not verified(swapped, LABELS)
+    assert not verified(batch, [0, *LABELS[1:]])
+    assert not verified(batch[1:], LABELS[1:])
+    assert not verified([], [])
+
+
+def test_texts_that_a_scaled_update_holds_are_proven_and_that_there_were_no_others_is_not() -> None:
+    target = wider_target("bert")
+    batch = ids_of(target)
+    scaled = {name: 0.4 * tensor for name, tensor in sent(target).tensors.items()}
+    proof = prove_by_whole_gradient(target, scaled, batch, LABELS)
+    assert proof.verified
+    assert not proof.complete
+    assert not proof.labels_verified
+    assert "40 % of a batch's weight" in proof.evidence[1]
+    reverse = {name: -tensor for name, tensor in scaled.items()}
+    assert not prove_by_whole_gradient(target, reverse, batch, LABELS).verified
+
+
+def test_texts_are_counted_by_their_weights() -> None:
+    target = wider_target("bert")
+    texts = [TEXTS[0], TEXTS[0], TEXTS[1]]
+    gradient = Client(target).update(texts, labels=[0, 0, 1]).tensors
+    proof = prove_by_whole_gradient(target, gradient, ids_of(target)[:2], [0, 1])
+    assert proof.verified
+    assert proof.complete
+    assert proof.counts == (2, 1)
+    assert "the texts weigh 2, 1: some occur more often, or in smaller batches" in proof.evidence
