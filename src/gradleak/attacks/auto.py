@@ -161,8 +161,7 @@ def _distance(target: Target, victim: Victim, finding: Finding, evidence: Eviden
         return 1.0
     names = [name for name in victim.gradient if name not in target.embedding_parameters]
     matcher = Matcher(target, [victim.gradient], Cosine(kept_only=evidence.pruned), names)
-    batch = target.pad(finding.token_ids)
-    ids, mask = batch.ids, batch.mask
+    ids, mask = target.pad(finding.token_ids)
     labels = ids if target.task == "causal-lm" else _labels(target, victim.knowledge, finding, len(ids))
     distance = float(matcher(Candidates(ids[None, None], mask[None, None], labels[None, None])))
     return max(distance, 0.0)  # a cosine may round to a little more than 1

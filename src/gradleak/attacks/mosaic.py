@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from gradleak.assignment.position_angles import read_grid
 from gradleak.assignment.position_sums import has_position_gradient
@@ -122,9 +121,7 @@ def _restarted(victim: Victim) -> Victim:
 
 def _distance(target: Target, victim: Victim, finding: Finding) -> float:
     """Return the cosine distance of a text's gradient to the update, over all tensors: one measure for all ways."""
-    rows = [torch.tensor(list(ids)) for ids in finding.token_ids]
-    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True).to(target.device)
-    ids = pad_sequence(rows, batch_first=True, padding_value=target.tokenizer.pad_token_id).to(target.device)
+    ids, mask = target.pad(finding.token_ids)
     labels = torch.tensor(list(finding.labels or ()), device=target.device)
     matcher = Matcher(target, [victim.gradient], Cosine())
     distance = float(matcher(Candidates(ids[None, None], mask[None, None], labels[None, None])))

@@ -10,8 +10,6 @@ alone: scanning a vocabulary costs one matrix product, not one per position. Use
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.errors import GradleakError
-from gradleak.leakage.recompute import temporary_hooks
 from gradleak.targets import Projection, Target
+from gradleak.targets.hooks import ModuleCall, captured_calls
 
 
 @dataclass(frozen=True)
@@ -137,31 +135,20 @@ def _table(model: nn.Module, path: str) -> Tensor:
     return weight.detach()
 
 
-class _FirstMapReached(Exception):  # noqa: N818 - not an error: it ends a forward pass early
-    """Raised by a hook at the first linear map."""
-
-
 def _modules_before_first_map(target: Target) -> tuple[Any, bool, float, str]:
     """Return the LayerNorm before the first linear map, whether dropout precedes it, its rate, and the map's path."""
-    visited: list[tuple[str, nn.Module]] = []
     layer = target.layers[0]
     linear = {layer.query.module, layer.key.module, layer.value.module}  # GPT-2's are no nn.Linear
 
-    def recorder(path: str) -> Callable[..., None]:
-        def record(module: nn.Module, *_: object) -> None:
-            visited.append((path, module))
-            if path in linear or isinstance(module, nn.Linear):
-                raise _FirstMapReached
-
-        return record
+    def at_first_map(calls: Sequence[ModuleCall]) -> bool:
+        return calls[-1].path in linear or isinstance(calls[-1].module, nn.Linear)
 
     kinds = (nn.LayerNorm, nn.Dropout, nn.Linear)
-    watched = {path: m for path, m in target.model.named_modules() if isinstance(m, kinds) or path in linear}
-    handles = [module.register_forward_pre_hook(recorder(path)) for path, module in watched.items()]
-    with temporary_hooks(handles), suppress(_FirstMapReached):
+    watched = [path for path, m in target.model.named_modules() if isinstance(m, kinds) or path in linear]
+    with captured_calls(target, watched, stop=at_first_map) as calls:
         ids = torch.zeros(1, 2, dtype=torch.long, device=target.device)
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        target.family.logits(target.model, target.embed(ids), mask, target.task)
+        target.logits(target.embed(ids), torch.ones_like(ids, dtype=torch.bool))
+    visited = [(call.path, call.module) for call in calls]
     norms = [index for index, (_, module) in enumerate(visited) if isinstance(module, nn.LayerNorm)]
     if not norms:
         raise GradleakError(f"sieve needs a LayerNorm before the first layer; {target.name} has none")

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.attacks.sieve.observed import Sentence
-from gradleak.leakage.recompute import classifier_pass, temporary_hooks
+from gradleak.leakage.recompute import classifier_pass
 from gradleak.optimisation.slots import impossible_words
 from gradleak.targets import Target
+from gradleak.targets.hooks import captured_calls
 
 
 def append_last_tokens(
@@ -84,11 +85,7 @@ def _forward(target: Target, beginning: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 def _last_norm(target: Target) -> str:
     """Return the path of the LayerNorm that runs last."""
-    visited: list[str] = []
-    norms = {name: module for name, module in target.model.named_modules() if isinstance(module, nn.LayerNorm)}
-    handles = [
-        module.register_forward_hook(lambda *_, name=name: visited.append(name)) for name, module in norms.items()
-    ]
-    with temporary_hooks(handles):
+    norms = [path for path, module in target.model.named_modules() if isinstance(module, nn.LayerNorm)]
+    with captured_calls(target, norms) as calls:
         _forward(target, [0, 0])
-    return visited[-1]
+    return calls[-1].path

@@ -9,8 +9,8 @@ from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_
 from gradleak.attacks.sieve.defended.edits import neighbours
 from gradleak.defenses import parse_defense
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.recompute import captured_inputs
 from gradleak.targets import Target
+from gradleak.targets.hooks import captured_inputs
 from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
 

@@ -6,8 +6,8 @@ import torch
 from gradleak.attacks.sieve.plain.attention_test import ContextSketch, outside_contexts
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.recompute import captured_inputs
 from gradleak.leakage.row_space import row_space
+from gradleak.targets.hooks import captured_inputs
 from wide_targets import ids_of, sent, wider_target
 
 

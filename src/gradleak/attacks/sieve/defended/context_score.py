@@ -21,8 +21,8 @@ from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.exchange import Deadline
 from gradleak.leakage.layer_inputs import LayerInputs
-from gradleak.leakage.recompute import captured_inputs
 from gradleak.targets import Target
+from gradleak.targets.hooks import captured_inputs
 
 DEPTH = 4
 """How many layers are used; never the last, of which a classifier uses one token."""

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.defended.signal_subspace import SignalSubspace, signal_subspace
 from gradleak.attacks.sieve.observed import ObservedUpdate
-from gradleak.leakage.recompute import captured_inputs
 from gradleak.targets import Projection, Target
+from gradleak.targets.hooks import captured_inputs
 
 
 class SentenceScorer:

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.leakage.perturbation import MAPS_PRUNED, weight_matrices
-from gradleak.leakage.recompute import captured_inputs, temporary_hooks
 from gradleak.leakage.row_space import ROUNDING
 from gradleak.targets import Projection, Target
+from gradleak.targets.hooks import captured_calls, captured_inputs
 
 EXCESS = 1e-5
 """Largest singular value beyond the tokens' dimensions, as a fraction of the largest: honest gradients leave 4e-8."""
@@ -129,37 +129,24 @@ def _against_layer_norm(target: Target, gradient: Mapping[str, Tensor], floor: f
 
 def _norms_before(target: Target) -> dict[str, nn.LayerNorm]:
     """Return the LayerNorm whose output is the input of a linear map, without dropout between, by the map's path."""
-    outputs: dict[int, nn.LayerNorm] = {}  # by address
-    kept: list[Tensor] = []  # keeps tensors alive: the address of a freed one could be reused
+    outputs: dict[int, nn.LayerNorm] = {}  # by address, which is not reused while the calls keep the tensors alive
     found: dict[str, nn.LayerNorm] = {}
-    paths = {part.module for layer in target.layers for part in vars(layer).values()}
-
-    def record_output(module: nn.Module, _: object, output: Tensor) -> None:
-        assert isinstance(module, nn.LayerNorm)
-        kept.append(output)
-        outputs[output.data_ptr()] = module
-
-    handles = [
-        module.register_forward_hook(record_output)
-        for module in target.model.modules()
-        if isinstance(module, nn.LayerNorm)
-    ]
-    for path in paths:
-
-        def record_input(_: nn.Module, inputs: tuple[Tensor, ...], path: str = path) -> None:
-            kept.append(inputs[0])
-            if inputs[0].data_ptr() in outputs:
-                found[path] = outputs[inputs[0].data_ptr()]
-
-        handles.append(target.model.get_submodule(path).register_forward_pre_hook(record_input))
+    maps = {part.module for layer in target.layers for part in vars(layer).values()}
+    norms = [path for path, module in target.model.named_modules() if isinstance(module, nn.LayerNorm)]
     devices = [target.device] if target.device.type == "cuda" else []
-    with temporary_hooks(handles), torch.no_grad(), torch.random.fork_rng(devices=devices):
+    capture = captured_calls(target, [*norms, *maps], outputs=True)
+    with capture as calls, torch.no_grad(), torch.random.fork_rng(devices=devices):
         target.model.train()
         try:
             ids = torch.zeros(1, 4, dtype=torch.long, device=target.device)
-            target.family.logits(target.model, target.embed(ids), torch.ones_like(ids, dtype=torch.bool), target.task)
+            target.logits(target.embed(ids), torch.ones_like(ids, dtype=torch.bool))
         finally:
             target.model.eval()
+    for call in calls:
+        if isinstance(call.module, nn.LayerNorm) and call.output is not None:
+            outputs[call.output.data_ptr()] = call.module
+        elif call.inputs.data_ptr() in outputs:
+            found[call.path] = outputs[call.inputs.data_ptr()]
     return found
 
 

@@ -83,7 +83,7 @@ class Likelihood:
         self.target, self.deviation, self.label = target, deviation, label
         self.matched_filter = Matcher(target, [gradient], MatchedFilter()).until(deadline or Deadline())
         others = (SquaredL2(), NoiseResidual(deviation=deviation), Cosine())
-        self._squares, self._residual, self._cosine = map(self.matched_filter.judged_by, others)
+        self._squares, self._residual, self._cosine = map(self.matched_filter.with_distance, others)
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return the matched-filter output of each sentence's gradient `[sentences]`; larger is better."""
