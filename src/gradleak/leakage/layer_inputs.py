@@ -10,6 +10,7 @@ alone: scanning a vocabulary costs one matrix product, not one per position. Use
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
