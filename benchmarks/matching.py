@@ -105,7 +105,10 @@ def _measure(name: str, target: Target, tokens: int, distance: Distance, argumen
             _loop_distance(target, candidates, gradient, distance, 0, number, differentiable=False)
 
     rows.append(
-        _row(name, tokens, "score", 1, target, loop_scores, CANDIDATES / sample, lambda: matcher(candidates), arguments)
+        Row(
+            *(name, tokens, "score", 1),
+            *_compared(loop_scores, CANDIDATES / sample, lambda: matcher(candidates), target.device, arguments.repeats),
+        )
     )
     for victims in VICTIMS:
         size = sum(tensor.nbytes for tensor in gradient.values())
@@ -128,24 +131,18 @@ def _measure(name: str, target: Target, tokens: int, distance: Distance, argumen
         def engine_step(stepper: Matcher = stepper, guesses: Candidates = guesses) -> Any:  # noqa: ANN401
             return stepper.gradients(guesses)
 
-        rows.append(_row(name, tokens, "step", victims, target, loop_steps, victims / timed, engine_step, arguments))
+        measured = _compared(loop_steps, victims / timed, engine_step, target.device, arguments.repeats)
+        rows.append(Row(name, tokens, "step", victims, *measured))
     return rows
 
 
-def _row(
-    name: str,
-    tokens: int,
-    task: str,
-    victims: int,
-    target: Target,
-    loop: Callable[[], Any],
-    scale: float,
-    engine: Callable[[], Any],
-    arguments: argparse.Namespace,
-) -> Row:
-    seconds, peak = _time(engine, target.device, arguments.repeats)
-    baseline, _ = _time(loop, target.device, arguments.repeats)
-    return Row(name, tokens, task, victims, baseline * scale / seconds, seconds, baseline * scale, peak)
+def _compared(
+    loop: Callable[[], Any], scale: float, engine: Callable[[], Any], device: torch.device, repeats: int
+) -> tuple[float, float, float, float]:
+    """Return the engine's speed-up over a loop whose seconds are scaled, both their seconds, and the engine's peak."""
+    seconds, peak = _time(engine, device, repeats)
+    baseline = _time(loop, device, repeats)[0] * scale
+    return baseline / seconds, seconds, baseline, peak
 
 
 def _check(target: Target, candidates: Candidates, gradient: Mapping[str, Tensor], distance: Distance) -> None:

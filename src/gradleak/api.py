@@ -16,7 +16,7 @@ from gradleak.targets import Target
 __all__ = ["attack", "score"]
 
 
-def attack(
+def attack(  # noqa: PLR0913 - the public interface, by keyword
     name: str,
     target: Target,
     update: Update,

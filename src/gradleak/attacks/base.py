@@ -51,13 +51,10 @@ class Attack(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     assumes: ClassVar[tuple[str, ...]] = ()
     classifiers_only: ClassVar[bool] = False
-    least: ClassVar[Mapping[str, float]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name, least in self.least.items():
-            replace(settings_of(type(self))[name], least=least).check(getattr(self, name))
 
     @abstractmethod
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:

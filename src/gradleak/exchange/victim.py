@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +21,13 @@ class Victim:
         gradient: gradients by parameter name.
         knowledge: what the attacker is told.
         generator: the victim's own random stream.
-        inferred: what an attack has inferred from the update already, by name.
+        inferred: what an attack has inferred from the update already, by the rule that it used.
     """
 
     gradient: Mapping[str, Tensor]
     knowledge: Knowledge
     generator: torch.Generator
-    inferred: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    inferred: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

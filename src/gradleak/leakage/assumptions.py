@@ -34,18 +34,18 @@ class Assumptions:
 
 
 def assume(target: Target, victim: Victim, lengths: Callable[[Target, Victim], Lengths]) -> Assumptions:
-    """Infer what is not known of a victim's batch; a second call returns what the first one found.
+    """Infer what is not known of a victim's batch; a second call with the same rule returns what the first one found.
 
     Args:
         target: the model.
         victim: the update under attack.
-        lengths: infers its lengths.
+        lengths: the rule that infers its lengths.
     """
-    if "assumptions" not in victim.inferred:
+    if lengths not in victim.inferred:
         tried, length_note = lengths(target, victim)
         labels, label_note = known_labels(target, victim, any_order=True)
         size_note = None if victim.knowledge.sequences else "batch size not told: 1 assumed"
         notes = tuple(note for note in (size_note, length_note, label_note) if note)
-        victim.inferred["assumptions"] = Assumptions(tried, labels, notes)
-    found: Assumptions = victim.inferred["assumptions"]
+        victim.inferred[lengths] = Assumptions(tried, labels, notes)
+    found: Assumptions = victim.inferred[lengths]
     return found

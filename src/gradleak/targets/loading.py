@@ -36,7 +36,7 @@ MODEL_CLASSES: dict[Task, Any] = {
 HEAD_SUFFIX: dict[Task, str] = {"classification": "ForSequenceClassification", "causal-lm": "LMHeadModel"}
 
 
-def load_target(
+def load_target(  # noqa: PLR0913 - the public interface, by keyword
     name: str,
     num_labels: int | None = None,
     seed: int = 0,
