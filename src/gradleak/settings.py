@@ -42,7 +42,7 @@ def setting(
         least: the smallest value that it may have.
         above: it must be larger than this.
         most: the largest value that it may have.
-        paper: where the value comes from, or how the paper's differs.
+        paper: the paper's section, its value where ours differs, or "not in the paper".
     """
     return dataclasses.field(
         default=default,
@@ -67,7 +67,7 @@ class Setting:
         least: the smallest value that it may have.
         above: it must be larger than this.
         most: the largest value that it may have.
-        paper: where the value comes from.
+        paper: the paper's section or value, or "not in the paper".
     """
 
     name: str
@@ -89,6 +89,11 @@ class Setting:
             return ", ".join(self.choices)
         bounds = [("at least", self.least), ("above", self.above), ("at most", self.most)]
         return ", ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+    @property
+    def origin(self) -> str:
+        """Where the default comes from, in words: of the paper, or not; empty where nothing is said."""
+        return self.paper if not self.paper or self.paper.startswith("not ") else f"paper: {self.paper}"
 
     def parse(self, text: str) -> Any:  # noqa: ANN401 - a value of the setting's type
         """Read a value that was given as text."""

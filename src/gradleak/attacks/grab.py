@@ -64,19 +64,19 @@ class Grab(HybridSettings, Attack):
     rounds: int = setting(5, "rounds of descent and beam search", least=1, paper="section 5.1")
     passes: int = setting(5, "passes of beam search in a round", least=1, paper="section 5.1")
     beams: int = setting(4, "width of the beam", least=1, paper="section 5.1")
-    alternatives: int = setting(0, "words beside the nearest one that beams may use", least=0, paper="0 there")
+    alternatives: int = setting(0, "words beside the nearest one that beams may use", least=0, paper="0")
     alpha: float = setting(0.01, "weight of the L1 term", least=0, paper="section 4.2")
     squared: bool = setting(True, "square the L2 term", paper="section 4.2")
     cosine: bool = setting(False, "compare by LAMP's cosine instead", paper="not in the paper")
-    learn_dropout: bool = setting(True, "optimise dropout masks with the embeddings", paper="section 4.1")
+    learn_dropout: bool = setting(True, "optimise dropout masks with the embeddings", paper="section 4.3")
     first_masks: Literal["bernoulli", "mean"] = setting(
         "bernoulli", "initial masks: drawn as dropout does, or at their mean", paper="algorithm 1, line 1"
     )
-    mask_speed: float = setting(1.0, "learning rate of masks, relative to that of embeddings", above=0, paper="1 there")
+    mask_speed: float = setting(1.0, "learning rate of masks, relative to that of embeddings", above=0, paper="1")
     pruning_mask: bool = setting(True, "compare a pruned update where it is not zero", paper="section 5.5")
     normalise: bool = setting(True, "compare the direction alone of a clipped or noisy update", paper="section 5.5")
     stop: Literal["no-gain", "settled"] = setting(
-        "no-gain", "end when the search gains nothing, or when a round returns to its own words", paper="no-gain there"
+        "no-gain", "end when the search gains nothing, or when a round returns to its own words", paper="no-gain"
     )
     lengths_kept: int = setting(
         1, "lengths that are kept after a tenth of the steps", least=1, paper="not in the paper"

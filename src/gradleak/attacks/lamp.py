@@ -53,7 +53,7 @@ class Lamp(HybridSettings, Attack):
     moves: int = setting(200, "random moves in a round, of which the best is taken", least=1, paper="section 5")
     alpha_lm: float = setting(0.2, "weight of the language model's loss", least=0, paper="section 5")
     alpha_reg: float = setting(1.0, "weight of the penalty on embedding norms", least=0, paper="section 5")
-    prior: str = setting("embedded", "the language model: embedded, or a directory or hub id", paper="GPT-2 there")
+    prior: str = setting("embedded", "the language model: embedded, or a directory or hub id", paper="GPT-2")
     discrete: Literal["alternate", "end", "none"] = setting(
         "alternate", "when moves are tried: after each round, all after the last, or never", paper="table 4"
     )

@@ -1,4 +1,4 @@
-"""Dropout masks as variables of a guess (GRAB, section 4.1)."""
+"""Dropout masks as variables of a guess (GRAB, section 4.3)."""
 
 from __future__ import annotations
 

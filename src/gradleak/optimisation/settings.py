@@ -68,7 +68,7 @@ class HybridSettings(DescentSettings):
         0,
         "times at most that the words found are put in the nearest order of all swaps and moves of one token",
         least=0,
-        paper="not in the paper: 0 there",
+        paper="not in the paper",
     )
 
     def descent(self, steps: int) -> Descent:

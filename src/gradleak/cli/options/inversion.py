@@ -146,7 +146,7 @@ def _declared(
         shown: the default in words, where it depends on other options.
     """
     one = SETTINGS[name]
-    paper = f" (paper: {one.paper})" if one.paper else ""
+    paper = f" ({one.origin})" if one.origin else ""
     # A setting of several numbers is given as text: its bounds are checked by the recipe.
     bounds = (one.least, one.most) if one.kind in (int, float) else (None, None)
     least, most = (None if bound is None else one.kind(bound) for bound in bounds)

@@ -46,7 +46,7 @@ def settings_table(kind: type) -> tuple[list[str], list[list[str]]]:
             _default(record),
             ", ".join(f"{preset}: {value_text(value)}" for preset, value in record["presets"].items()),
             record["allowed"],
-            _meaning(record),
+            _meaning(settings_of(kind)[record["name"]]),
         ]
         for record in settings_record(kind)
     ]
@@ -79,9 +79,9 @@ def _default(record: Mapping[str, Any]) -> str:
     return text if record["default"] is None else " ".join(filter(None, [text, record["unit"]]))
 
 
-def _meaning(record: Mapping[str, Any]) -> str:
+def _meaning(setting: Setting) -> str:
     """Return the meaning, and what the paper says about the value in parentheses."""
-    return " ".join(filter(None, [record["meaning"], f"(paper: {record['paper']})" if record["paper"] else ""]))
+    return f"{setting.meaning} ({setting.origin})" if setting.origin else setting.meaning
 
 
 def _without_empty_columns(headers: Sequence[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
