@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -36,20 +35,21 @@ def capture(target: Target, texts: list[str], embeddings: str = "frozen") -> tup
     return update, Knowledge(labels=labels, lengths=target.encode(texts).lengths)
 
 
-@pytest.mark.parametrize("kind", [Lamp, LampL2L1])
-def test_every_ablation_changes_where_the_descent_ends(kind: type[Lamp], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ablation", [{"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"discrete": "end"}, {"discrete": "none"}])
+def test_every_ablation_changes_where_the_descent_ends(
+    ablation: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = small_target("bert")
-    update, known = capture(target, TEXTS)
-    parts: list[dict[str, Any]] = [{}, {"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"discrete": "end"}, {"discrete": "none"}]
+    update, known = capture(target, TEXTS[1:])
     ends = []
-    for changes in parts:
-        attack = kind(**{**SMALL, "lr": 0.1, "alpha_lm": 100.0, **changes})
+    for changes in ({}, ablation):
+        attack = Lamp(**{**SMALL, "lr": 0.1, "alpha_lm": 50.0, "polish": 0, **changes})
         cohort = attack.cohort(target, [Victim(update.gradient(), known, torch.Generator().manual_seed(0))], Reporter())
-        with monkeypatch.context() as patch:
-            patch.setattr(Lamp, "cohort", lambda *_, cohort=cohort: cohort)
-            attack.run(target, cohort.victims, Reporter())
+        monkeypatch.setattr(Lamp, "cohort", lambda *_, cohort=cohort: cohort)
+        attack.run(target, cohort.victims, Reporter())
+        monkeypatch.undo()
         ends.append(cohort.descender.now.embeddings)
-    assert not any(torch.equal(one, other) for one, other in itertools.combinations(ends, 2))
+    assert not torch.equal(*ends)
 
 
 @pytest.mark.parametrize(("discrete", "when"), [("alternate", [10, 20, 25]), ("end", [25, 25, 25]), ("none", [])])
