@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint bench golden clean setup
+.PHONY: demo test quick-tests test-slow lint bench golden clean setup
 
 setup: $(READY)
 
@@ -25,9 +25,13 @@ $(MODELS): requirements-models.lock $(READY)
 demo: $(READY)
 	$(BIN)/gradleak demo
 
+# Side by side: the type checker uses one core.
+test: $(READY)
+	$(MAKE) --no-print-directory -j 2 lint quick-tests
+
 # One thread each: on models this small, threads wait for each other.
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not real" tests
+quick-tests: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not real" tests
 
 test-slow: $(READY) $(MODELS)
 	$(BIN)/python -m pytest -m "slow or real" tests

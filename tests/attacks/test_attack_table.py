@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -162,8 +163,14 @@ def test_attacks_on_classifiers_refuse_a_language_model(attack: str) -> None:
         quick(attack)(target, *captured(target))
 
 
-@every_attack
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("attack", "dtype"),
+    [
+        *((name, torch.float64) for name in QUICK),
+        *zip(QUICK, itertools.cycle([torch.float16, torch.bfloat16])),
+    ],
+    ids=str,
+)
 def test_an_update_in_another_precision_is_taken(attack: str, bert: Target, dtype: torch.dtype) -> None:
     update, known = captured(bert)
     result = quick(attack)(bert, update.to("cpu", dtype), known, seed=4)

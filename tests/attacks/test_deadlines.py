@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -29,7 +31,8 @@ ATTACKS_HERE = sorted(
     name for name, kind in ATTACKS.items() if kind.__module__.startswith("gradleak.") and name not in OWN_CLOCK
 )
 every_attack = pytest.mark.parametrize("name", ATTACKS_HERE)
-every_search = pytest.mark.parametrize("name", [name for name in ATTACKS_HERE if not name.startswith("lti")])
+SEARCHES = [name for name in ATTACKS_HERE if not name.startswith("lti")]
+every_search = pytest.mark.parametrize("name", SEARCHES)
 
 LAMP = {"starts": "6", "permutations": "6", "moves": "6", "steps": "40", "steps_per_round": "5", "alpha_lm": "0"}
 MODERATE: dict[str, dict[str, str]] = {
@@ -147,7 +150,10 @@ def test_a_deadline_that_is_far_away_changes_nothing(name: str) -> None:
     texts = ["the cat sat on a mat", "dog ran"]
     update = Client(target, embeddings="trained").update(texts, [1, 0])
     known = Knowledge(labels=[1, 0], lengths=target.encode(texts).lengths)
-    without, within = (built(name)(target, update, known, seed=3, budget=budget) for budget in (None, 1e6))
+    attack = built(name)
+    if attack.has_setting("steps"):
+        attack = dataclasses.replace(attack, steps=8)  # type: ignore[call-arg]
+    without, within = (attack(target, update, known, seed=3, budget=budget) for budget in (None, 1e6))
     assert within.token_ids == without.token_ids
     assert within.loss == pytest.approx(without.loss, rel=1e-3, abs=1e-6)
     assert within.notes == without.notes
@@ -163,8 +169,7 @@ def long_update(tiny: Target) -> Update:
     return Client(tiny, embeddings="trained").update(LONG, [1, 0, 1, 1])
 
 
-@every_search
-@pytest.mark.parametrize("facts", [("labels", "lengths"), ()], ids=["told", "not told"])
+@pytest.mark.parametrize(("name", "facts"), [*zip(SEARCHES, itertools.cycle([("labels", "lengths"), ()]))])
 def test_a_batch_that_would_take_minutes_ends_within_seconds(
     name: str, facts: tuple[str, ...], tiny: Target, long_update: Update
 ) -> None:
@@ -172,9 +177,9 @@ def test_a_batch_that_would_take_minutes_ends_within_seconds(
     told: dict[str, Any] = {"labels": [1, 0, 1, 1], "lengths": lengths}
     known = Knowledge(batch_size=4, **{fact: told[fact] for fact in facts})
     started = time.monotonic()
-    result = find_attack(name)()(tiny, long_update, known, budget=1.5)
+    result = find_attack(name)()(tiny, long_update, known, budget=0.7)
     # 10 % and 2 s on a machine of one's own; a busy one may take several times as long for its last piece of work.
-    assert time.monotonic() - started < 1.5 + 10
+    assert time.monotonic() - started < 0.7 + 10
     assert len(result.token_ids) == 4
     assert math.isfinite(result.loss)
     assert result.notes[-1] == OUT_OF_TIME

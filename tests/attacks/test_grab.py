@@ -258,10 +258,10 @@ def test_victims_of_several_lengths_are_searched_as_each_is_alone(dropout: bool,
 
 def test_whom_a_pass_has_not_changed_the_others_passes_do_not_change() -> None:
     target = small_target("bert", dtype=torch.float64)
-    texts = ["a dog", "the dog sat on a mat", "the big red cat ran on a red mat .", "big cat"]
+    texts = ["a dog", "the dog sat on a mat", "big cat"]
     updates = [Client(target, dropout=True, seed=number).update([text], [0]) for number, text in enumerate(texts)]
     known = [Knowledge(labels=[0], lengths=target.encode([text]).lengths, dropout=0.1) for text in texts]
-    attack = Grab(**SMALL | {"passes": 5, "rounds": 4, "stop": "settled"})
+    attack = Grab(**SMALL | {"passes": 4, "rounds": 3, "stop": "settled"})
     for found, update, facts in zip(attack.many(target, updates, known), updates, known, strict=True):
         alone = attack(target, update, facts)
         assert found.token_ids == alone.token_ids
@@ -369,16 +369,16 @@ def test_masks_that_would_not_move_are_refused() -> None:
 
 def test_a_batch_of_many_runs() -> None:
     target = small_target("bert")
-    texts = ["the cat ran", "a dog sat on a mat"] * 32
-    known = Knowledge(batch_size=64, longest=max(target.encode(texts).lengths))
+    texts = ["the cat ran", "a dog sat on a mat"] * 16
+    known = Knowledge(batch_size=32, longest=max(target.encode(texts).lengths))
     result = Grab(**SMALL | {"steps": 2, "rounds": 1, "beams": 1, "polish": 0})(
         target, capture(target, texts, dropout=True), known
     )
-    assert len(result.token_ids) == 64
+    assert len(result.token_ids) == 32
     assert all(target.min_length <= len(ids) <= (known.longest or 0) for ids in result.token_ids)
     assert math.isfinite(result.loss)
     assert result.labels is not None
-    assert len(result.labels) == 64
+    assert len(result.labels) == 32
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -269,19 +268,11 @@ def test_a_command_without_its_second_word_shows_what_there_is(capsys: pytest.Ca
     assert f"Usage: gradleak {group}" in answer.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((TEXT, "--model", "tinny"), "unknown model 'tinny'; did you mean 'tiny'?"),
-        (("cat " * 300,), "text 1 has 302 tokens; tiny takes at most 256 ('cat cat"),  # the tokenizer warns of it, too
-    ],
-    ids=["model", "long text"],
-)
-def test_another_process_answers_in_one_line_too(arguments: Sequence[str], message: str) -> None:
-    command = [sys.executable, "-m", "gradleak", "attack", *arguments]
+def test_another_process_answers_in_one_line_too() -> None:
+    command = [sys.executable, "-m", "gradleak", "attack", "cat " * 300]  # the tokenizer warns of it, too
     answer = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"gradleak: {message}")
+    assert answer.stderr.startswith("gradleak: text 1 has 302 tokens; tiny takes at most 256 ('cat cat")
     assert answer.stderr.count("\n") == 1
 
 

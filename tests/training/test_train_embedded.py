@@ -227,6 +227,7 @@ def test_script_trains_both_models_and_measures_them_again(
         assert metrics["sha256"] in (tmp_path / "out" / figures["model"] / "CARD.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_terminated_run_leaves_usable_files(text: Path, tmp_path: Path) -> None:
     run = command(text, tmp_path, "--minutes", "5", "--model", "tiny", "--checkpoint-seconds", "0")
     child = subprocess.Popen(run, env=environment())
