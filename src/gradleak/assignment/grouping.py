@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from gradleak.exchange import group_by_key, length_class
 from gradleak.matching import free_bytes
 from gradleak.targets import Target
 
 # Victims of lengths up to each of these are attacked together: few groups keep a GPU busy, many avoid padding.
-LENGTH_CLASSES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+LENGTH_LIMITS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 # On a CPU victims are attacked one after the other: retiring one would copy the gradients of all the others.
 ONE_BY_ONE = frozenset({"cpu"})
 COPIES = 40  # a victim needs memory for so many copies of its gradient
@@ -32,9 +32,6 @@ def group_by_length(target: Target, lengths: Sequence[int], gradient: Mapping[st
     """
     if not attacked_together(target):
         return [[number] for number in range(len(lengths))]
-    groups: dict[int, list[int]] = {}
-    for number, length in enumerate(lengths):
-        groups.setdefault(bisect_left(LENGTH_CLASSES, length), []).append(number)
     size = sum(tensor.nbytes for tensor in gradient.values())
     most = max(1, free_bytes(target.device) // (COPIES * size))
-    return [members[first : first + most] for members in groups.values() for first in range(0, len(members), most)]
+    return group_by_key((length_class(length, LENGTH_LIMITS) for length in lengths), most)

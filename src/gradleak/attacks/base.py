@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
-from gradleak.exchange import Deadline, Finding, Knowledge, Listener, Reconstruction, Reporter, Update, Victim
+from gradleak.exchange import (
+    Deadline,
+    Finding,
+    Knowledge,
+    Listener,
+    Reconstruction,
+    Reporter,
+    Update,
+    Victim,
+    group_by_key,
+)
 from gradleak.exchange.verdict import Verdict, verdict_on
 from gradleak.matching import free_bytes
 from gradleak.settings import check_settings, settings_of
@@ -181,17 +191,17 @@ class Attack(ABC):
 
     def _groups(self, target: Target, updates: Sequence[Update], victims: Mapping[int, Victim]) -> list[list[int]]:
         """Group victims that can be attacked together: alike tensors and knowledge, and memory for all of them."""
-        groups: dict[Hashable, list[int]] = {}
-        for number, victim in victims.items():
+
+        def key(victim: Victim) -> Hashable:
             known = victim.knowledge
             told = (known.sequences, known.labels is None, known.lengths is None, known.longest is None, known.dropout)
             own = self.batching_key(target, victim)
-            key = (frozenset(victim.gradient), told, known.defenses, own, _size_class(target, known))
-            groups.setdefault(key, []).append(number)
+            return frozenset(victim.gradient), told, known.defenses, own, _size_class(target, known)
+
         size = max((update.num_values for update in updates), default=1) * target.word_embeddings.element_size()
         # Twice, because the engine stacks the gradients; at most a third, because candidates need memory, too.
         most = max(1, int(free_bytes(target.device) / 3 / (2 * size)))
-        return [members[i : i + most] for members in groups.values() for i in range(0, len(members), most)]
+        return group_by_key(map(key, victims.values()), most)
 
     def _side_by_side(self, target: Target) -> bool:
         """Whether victims share the time; else they are attacked one by one, each with its own budget."""

@@ -4,6 +4,7 @@ A client sends an `Update`; the experimenter decides which `Knowledge` goes with
 `Reconstruction`. None of them refers to the private batch.
 """
 
+from gradleak.exchange.grouping import group_by_key, length_class
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
@@ -27,6 +28,8 @@ __all__ = [
     "Victim",
     "appearance",
     "fact_field",
+    "group_by_key",
+    "length_class",
     "settle_kind",
     "stated_kind",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gradleak.exchange import Victim
+from gradleak.exchange import Victim, group_by_key, length_class
 from gradleak.matching import Matcher
 from gradleak.optimisation.cohort import Cohort
 from gradleak.optimisation.guess import Guess
@@ -19,7 +18,7 @@ from gradleak.optimisation.substitutions import SequenceVariants, Substitutions
 from gradleak.search import beam_search, shuffle
 
 # Victims of lengths up to each of these are searched together: few groups keep a GPU busy, many limit padding.
-LENGTH_CLASSES = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+LENGTH_LIMITS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +137,5 @@ def substitution_losses(matcher: Matcher, alone: Substitutions, tried: Tensor) -
 
 def length_groups(lengths: Tensor) -> dict[int, list[int]]:
     """Group victims of similar length: the longest length of each group, and its victims."""
-    groups: dict[int, list[int]] = {}
-    for victim, length in enumerate(lengths.tolist()):
-        groups.setdefault(bisect_left(LENGTH_CLASSES, length), []).append(victim)
-    return {int(lengths[members].max()): members for members in groups.values()}
+    groups = group_by_key(length_class(length, LENGTH_LIMITS) for length in lengths.tolist())
+    return {int(lengths[members].max()): members for members in groups}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradleak.exchange import Deadline, Victim
+from gradleak.exchange import Deadline, Victim, group_by_key
 from gradleak.matching import Matcher
 from gradleak.optimisation.guess import Guess
 from gradleak.optimisation.slots import pick_starts
@@ -98,11 +98,9 @@ def put_in_order(matcher: Matcher, words: Guess, iterations: int) -> Guess:
     """
     if iterations and matcher.deadline.passed:
         return words
-    groups: dict[tuple[bool, ...], list[int]] = {}
-    for victim, free in enumerate(words.slots.free.flatten(1).tolist()):
-        groups.setdefault(tuple(free), []).append(victim)  # neighbourhoods of equal lengths are equal
-    ordered = [_climb(matcher.select(some), words.select(some), iterations) for some in groups.values()]
-    joined = [victim for some in groups.values() for victim in some]
+    groups = group_by_key(map(tuple, words.slots.free.flatten(1).tolist()))  # equal lengths have equal neighbourhoods
+    ordered = [_climb(matcher.select(some), words.select(some), iterations) for some in groups]
+    joined = [victim for some in groups for victim in some]
     return Guess.joined(ordered).select([joined.index(victim) for victim in range(len(joined))])
 
 
