@@ -114,7 +114,8 @@ def test_metadata_say_nothing_about_the_private_batch(tmp_path: Path) -> None:
             update.save(path)
             with safe_open(str(path), framework="pt") as file:
                 seen.append((file.metadata(), sorted(file.keys())))
-            assert vars(update).keys() == {"tensors", "kind", "learning_rate", "steps", "origin"}
+            public = {"kind", "learning_rate", "steps", "origin", "training", "precision", "send", "clients"}
+            assert vars(update).keys() == {"tensors", *public}
         assert seen[0] == seen[1]
 
 

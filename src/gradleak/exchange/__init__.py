@@ -7,6 +7,7 @@ A client sends an `Update`; the experimenter decides which `Knowledge` goes with
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
+from gradleak.exchange.protocol import FedAvg, Precision, WireFormat
 from gradleak.exchange.reconstruction import Reconstruction, Snapshot
 from gradleak.exchange.update import Origin, Update
 from gradleak.exchange.victim import Finding, Victim
@@ -15,16 +16,19 @@ __all__ = [
     "FACTS",
     "Appearance",
     "Deadline",
+    "FedAvg",
     "Finding",
     "Knowledge",
     "Listener",
     "Origin",
+    "Precision",
     "Progress",
     "Reconstruction",
     "Reporter",
     "Snapshot",
     "Update",
     "Victim",
+    "WireFormat",
     "appearance",
     "fact_field",
     "settle_kind",

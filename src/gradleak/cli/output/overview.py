@@ -67,7 +67,10 @@ def describe_captured(
 ) -> PlanDescription:
     """Describe a plan that attacks an update from a file; `reason` says how its kind was determined."""
     update, known = batch.update, batch.knowledge.told
-    words = f"FedAvg ({update.steps} steps, lr {update.learning_rate:g})" if update.kind == "difference" else "FedSGD"
+    words = update.protocol.in_words if update.protocol is not None else "FedSGD"
+    words += "" if update.precision == "fp32" else f", trained in {update.precision}"
+    words += "" if update.send == "fp32" else f", sent as {update.send}"
+    words += "" if update.clients == 1 else f", sum over {update.clients} clients"
     rows = (("update", f"{path}, {words}"), ("kind", f"{update.kind}: {reason}"), ("holds", sizes(update)))
     record = {
         "client": None,
@@ -77,7 +80,13 @@ def describe_captured(
         "dataset": None,
         "labels": None,
         "update": str(path),
-        "update_kind": {"kind": update.kind, "steps": update.steps, "lr": update.learning_rate, "why": reason},
+        "update_kind": {
+            "kind": update.kind,
+            "steps": update.steps,
+            "lr": update.learning_rate,
+            "why": reason,
+            **update.further_protocol(),
+        },
     }
     return PlanDescription(rows, record, known, preset)
 
