@@ -4,6 +4,7 @@ A client sends an `Update`; the experimenter decides which `Knowledge` goes with
 `Reconstruction`. None of them refers to the private batch.
 """
 
+from gradleak.exchange.checkpoints import update_of_checkpoints
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
@@ -33,4 +34,5 @@ __all__ = [
     "fact_field",
     "settle_kind",
     "stated_kind",
+    "update_of_checkpoints",
 ]

@@ -123,8 +123,8 @@ def _refuse_contradiction(update: Update, path: str | Path, kind: Kind | None, t
         return
     if update.kind == "gradient":
         raise GradleakError(f"{path} says of itself that it is a gradient; leave out --fedavg")
-    if training != update.protocol:
-        raise GradleakError(f"{path} says of itself that it was made with {update.protocol}; leave out --fedavg")
+    if training != update.training:
+        raise GradleakError(f"{path} says of itself that it was made with {update.training}; leave out --fedavg")
 
 
 def _pairs(update: Update, target: Target) -> Iterator[tuple[Tensor, Tensor]]:

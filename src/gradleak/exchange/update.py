@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,7 +52,7 @@ class Update:
         learning_rate: of the local steps of FedAvg; follows from `training` if that is given.
         steps: number of local steps of FedAvg; None if the protocol says epochs instead.
         origin: the model it was computed on; None for a file of other software.
-        training: the protocol of local training; None for FedSGD, or if only rate and steps are known.
+        training: the protocol of local training; plain SGD if only rate and steps are given, None for FedSGD.
         precision: number format of the client's forward and backward passes.
         send: number format in which the update was sent; the tensors here are converted back.
         clients: number of clients whose updates are summed.
@@ -68,16 +69,12 @@ class Update:
     clients: int = 1
 
     def __post_init__(self) -> None:
+        rate, steps = self.learning_rate, self.steps
+        if self.training is None and self.kind == "difference" and rate and steps and 0 < rate < inf and steps > 0:
+            object.__setattr__(self, "training", FedAvg(steps=steps, lr=float(rate)))
         if self.training is not None:
             object.__setattr__(self, "learning_rate", self.training.lr)
             object.__setattr__(self, "steps", self.training.steps)
-
-    @property
-    def protocol(self) -> FedAvg | None:
-        """The protocol of local training; plain SGD if only rate and steps are known, None for FedSGD."""
-        if self.training is not None or not self.learning_rate or not self.steps:
-            return self.training
-        return FedAvg(steps=self.steps, lr=self.learning_rate)
 
     @property
     def num_values(self) -> int:
@@ -95,10 +92,10 @@ class Update:
         """
         if self.kind == "gradient":
             return dict(self.tensors) if self.clients == 1 else {n: t / self.clients for n, t in self.tensors.items()}
-        protocol = self.protocol
-        if protocol is None:
+        training = self.training
+        if training is None:
             raise GradleakError("a weight difference needs the learning rate and the number of local steps")
-        factor = -1.0 / (protocol.lr * (protocol.steps or protocol.epochs or 1) * self.clients)
+        factor = -1.0 / (training.lr * (training.steps or training.epochs or 1) * self.clients)
         return {name: tensor * factor for name, tensor in self.tensors.items()}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Update:
@@ -165,14 +162,19 @@ class Update:
     @classmethod
     def load(cls, path: str | Path) -> Update:
         """Read an update; a file of other software is read as a gradient."""
-        _refuse_pickle(Path(path))
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        except (SafetensorError, OSError, ValueError) as error:
-            raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
+        tensors, metadata = read_tensors(path)
         return cls(tensors, **_from_metadata(metadata, path))
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file."""
+    _refuse_pickle(Path(path))
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError, ValueError) as error:
+        raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
 
 
 def _refuse_pickle(path: Path) -> None:
