@@ -193,7 +193,7 @@ class Scenario:
         size, left = divmod(len(self.texts), self.client.clients)
         if left or not size:
             raise GradleakError(
-                f"{len(self.texts)} texts cannot be shared out evenly among {self.client.clients} clients"
+                f"{_texts(len(self.texts))} cannot be shared out evenly among {self.client.clients} clients"
             )
         return size
 
