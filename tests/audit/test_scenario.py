@@ -90,7 +90,7 @@ def test_a_dropout_rate_is_that_of_the_model_the_client_trains_and_the_attacker_
 
 
 def test_the_attacker_gets_the_sum_over_clients_and_all_their_texts_are_the_truth(bert: Target) -> None:
-    texts, labels = (*TEXTS, "the mat", "a cat"), (*LABELS, 0, 1)
+    texts, labels = (*TEXTS, *TEXTS, "the mat", "a cat"), (*LABELS, *LABELS, 0, 1)
     noise = parse_defense("noise:0.01")
     settings = ClientSettings(dropout=True, send="bf16", precision="bf16", clients=2)
     facts = ("labels", "lengths", "batch-size")
@@ -108,7 +108,7 @@ def test_the_attacker_gets_the_sum_over_clients_and_all_their_texts_are_the_trut
     assert (first.update.clients, first.update.send, first.update.precision) == (2, "bf16", "bf16")
     assert (first.texts, first.labels, first.knowledge.batch_size) == (texts[:4], labels[:4], 4)
     assert len(first.knowledge.lengths or ()) == 4
-    assert (second.texts, second.update.clients, scenario.count) == (texts[4:], 1, 2), "what is left over"
+    assert (second.texts, second.update.clients, scenario.count) == (texts[4:], 2, 2)
 
 
 def test_without_a_batch_size_the_clients_share_the_texts_out(bert: Target) -> None:
@@ -122,11 +122,15 @@ def test_without_a_batch_size_the_clients_share_the_texts_out(bert: Target) -> N
     [
         (None, ClientSettings(clients=2), "3 texts cannot be shared out evenly among 2 clients"),
         (None, ClientSettings(clients=4), "3 texts cannot be shared out evenly among 4 clients"),
-        (2, ClientSettings(clients=2), "a sum over 2 clients with batches of 2 needs 4 texts; there are 3"),
         (
             2,
-            ClientSettings(fedavg=FedAvg(steps=1, lr=0.1, batch=2)),
-            "batch=2 of FedAvg is larger than the client's data: 1 text",
+            ClientSettings(clients=2),
+            "sums over 2 clients with batches of 2 take 4 texts each, or a multiple; there are 3",
+        ),
+        (
+            2,
+            ClientSettings(fedavg=FedAvg(steps=1, lr=0.1, batch=3)),
+            "batch=3 of FedAvg is larger than the client's data: 2 texts",
         ),
     ],
     ids=str,
@@ -144,10 +148,17 @@ def test_examples_of_a_client_with_mini_batches_are_trained_alone(bert: Target) 
     defenses = [parse_defense("dpsgd:1,0.5")]
     settings = ClientSettings(fedavg=fedavg)
     (batch,) = Scenario(texts=TEXTS, labels=LABELS, client=settings, defenses=tuple(defenses), seed=1).batches(bert)
-    client = Client(bert, fedavg=FedAvg(steps=2, lr=0.1), seed=1)
-    alone = [client.update([text], [label]) for text, label in zip(TEXTS, LABELS, strict=True)]
+    client = Client(bert, fedavg=fedavg, seed=1)
+    alone = [client.train([text], [label]) for text, label in zip(TEXTS, LABELS, strict=True)]
     assert same(batch.update, defend_examples(alone, defenses, defense_stream(1)))
     assert batch.update.training == fedavg
+
+
+def test_a_last_batch_smaller_than_a_mini_batch_repeats_its_texts(bert: Target) -> None:
+    settings = ClientSettings(fedavg=FedAvg(steps=2, lr=0.1, batch=2))
+    _, last = Scenario(texts=TEXTS, labels=LABELS, batch_size=2, client=settings).batches(bert)
+    expected = Client(bert, fedavg=FedAvg(steps=2, lr=0.1)).update([TEXTS[2]] * 2, [LABELS[2]] * 2)
+    assert same(last.update, expected)
 
 
 def test_settings_of_a_client_are_recorded_where_they_are_not_the_usual() -> None:

@@ -114,7 +114,10 @@ ONLY_ATTACK = {
     "knowledge none": (["--know", "none,labels"], "--know none stands alone"),
     "batch-size": (["--batch-size", "0"], "Invalid value for '--batch-size'"),
     "lengths": (["--lengths", "8"], "--lengths is for --update"),
-    "clients without texts": (["--clients", "2"], "a sum over 2 clients with batches of 1 needs 2 texts; there are 1"),
+    "clients without texts": (
+        ["--clients", "2"],
+        "sums over 2 clients with batches of 1 take 2 texts each, or a multiple; there is 1",
+    ),
     "dataset too": (["--dataset", "cola"], "TEXT and --dataset exclude each other"),
     "update too": (["--update", "x.safetensors"], "TEXT and --update exclude each other"),
 }

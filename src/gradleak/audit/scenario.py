@@ -15,7 +15,7 @@ from gradleak.data import Dataset, LabelMapping, classes_needed, map_labels
 from gradleak.defenses import Defense, defend, defend_examples, defense_stream, examples_needed
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
-from gradleak.federation import Client, Embeddings, FedAvg, Precision, WireFormat, sum_updates
+from gradleak.federation import Client, Embeddings, FedAvg, Precision, WireFormat, check_batch, sum_updates
 from gradleak.targets import Target, Task, load_target
 
 
@@ -203,15 +203,9 @@ class Scenario:
     def _check_data(self) -> None:
         """Refuse data too small for the clients, or for the mini-batches of their local training."""
         size, clients = self._size, self.client.clients
-        if clients > 1 and len(self.texts) < size * clients:
-            raise GradleakError(
-                f"a sum over {clients} clients with batches of {size} needs {size * clients} texts; "
-                f"there are {len(self.texts)}"
-            )
-        least = min(len(range(len(self.texts))[part]) for part in _slices(len(self.texts), size))
-        batch = self.client.fedavg.batch if self.client.fedavg else None
-        if batch is not None and batch > least and not examples_needed(self.defenses):
-            raise GradleakError(f"batch={batch} of FedAvg is larger than the client's data: {_texts(least)}")
+        check_sums(len(self.texts), size, clients)
+        if self.client.fedavg is not None:  # a last batch may be smaller: its texts are repeated (`Client.train`)
+            check_batch(self.client.fedavg, min(size, len(self.texts)))
 
     def _labels(self, target: Target, client: Client) -> tuple[int, ...] | None:
         if target.task != "classification":
@@ -250,6 +244,15 @@ def defended_update(
     if examples_needed(defenses):
         return client.send(defend_examples(client.train_alone(texts, labels), defenses, stream))
     return client.send(defend(client.train(texts, labels), defenses, stream))
+
+
+def check_sums(texts: int, size: int, clients: int) -> None:
+    """Raise a GradleakError unless so many texts make whole sums over clients with batches of this size."""
+    if clients > 1 and (texts == 0 or texts % (size * clients)):
+        raise GradleakError(
+            f"sums over {clients} clients with batches of {size} take {size * clients} texts each, or a multiple; "
+            f"there {'is' if texts == 1 else 'are'} {texts}"
+        )
 
 
 def _slices(count: int, size: int) -> list[slice]:

@@ -7,7 +7,7 @@ transmission   number formats in which an update leaves the client; sums over cl
 
 from gradleak.exchange import FedAvg, Precision, WireFormat
 from gradleak.federation.client import Client, Embeddings, sent_parameters
-from gradleak.federation.training import check_precision
+from gradleak.federation.training import check_batch, check_precision
 from gradleak.federation.transmission import sum_updates
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "FedAvg",
     "Precision",
     "WireFormat",
+    "check_batch",
     "check_precision",
     "sent_parameters",
     "sum_updates",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FedAvg, Origin, Precision, Update, WireFormat
-from gradleak.federation.training import Batch, check_precision, gradient, local_difference
+from gradleak.federation.training import Batch, check_batch, check_precision, gradient, local_difference
 from gradleak.federation.transmission import as_received
 from gradleak.randomness import random_stream, start_torch
 from gradleak.targets import Target, Tokens
@@ -68,23 +68,33 @@ class Client:
         Args:
             texts: the private sentences.
             labels: their classes; drawn from the client's seed if not given. A language model needs none.
+
+        Raises:
+            GradleakError: if a mini-batch of local training is larger than the batch, or a text or label is refused.
         """
+        if self.fedavg is not None:
+            check_batch(self.fedavg, len(texts))
         return self.send(self.train(texts, labels))
 
     def train(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Update:
-        """Train on a private batch and return the update in full precision, before defenses and `send`."""
-        if self.fedavg is not None and self.fedavg.batch is not None and self.fedavg.batch > len(texts):
-            raise GradleakError(
-                f"batch={self.fedavg.batch} of FedAvg is larger than the client's data: "
-                f"{len(texts)} text{'' if len(texts) == 1 else 's'}"
-            )
-        return self._trained(self.fedavg, texts, labels)
+        """Train on a private batch and return the update in full precision, before defenses and `send`.
+
+        Fewer texts than a mini-batch has are repeated in it; with epochs they are the whole of it.
+        """
+        tokens = self.target.encode(texts)
+        batch = Batch(tokens, self._labels(tokens, labels))
+        origin, names = Origin.of(self.target), self.sent_parameters
+        with self._training():
+            if self.fedavg is None:
+                slopes = gradient(self.target, batch, names, self.precision)
+                return Update(slopes, origin=origin, precision=self.precision)
+            change = local_difference(self.target, batch, names, self.fedavg, self._generator, self.precision)
+        return Update(change, "difference", origin=origin, training=self.fedavg, precision=self.precision)
 
     def train_alone(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Iterator[Update]:
         """Yield the update of each text as if it were the client's only one, before defenses and `send`."""
-        fedavg = None if self.fedavg is None else replace(self.fedavg, batch=None)
         for number, text in enumerate(texts):
-            yield self._trained(fedavg, [text], None if labels is None else [labels[number]])
+            yield self.train([text], None if labels is None else [labels[number]])
 
     def send(self, update: Update) -> Update:
         """Return an update as the server has it after it was sent in the client's number format."""
@@ -92,17 +102,6 @@ class Client:
             return update
         tensors = {name: as_received(tensor, self.wire) for name, tensor in update.tensors.items()}
         return replace(update, tensors=tensors, send=self.wire)
-
-    def _trained(self, fedavg: FedAvg | None, texts: Sequence[str], labels: Sequence[int] | None) -> Update:
-        tokens = self.target.encode(texts)
-        batch = Batch(tokens, self._labels(tokens, labels))
-        origin = Origin.of(self.target)
-        with self._training():
-            if fedavg is None:
-                slopes = gradient(self.target, batch, self.sent_parameters, self.precision)
-                return Update(slopes, origin=origin, precision=self.precision)
-            change = local_difference(self.target, batch, self.sent_parameters, fedavg, self._generator, self.precision)
-        return Update(change, "difference", origin=origin, training=self.fedavg, precision=self.precision)
 
     def draw_labels(self, count: int) -> list[int]:
         """Draw uniform classes from the client's random stream."""

@@ -51,6 +51,13 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
+def check_batch(fedavg: FedAvg, texts: int) -> None:
+    """Raise a GradleakError if a mini-batch is larger than the client's data."""
+    if fedavg.batch is not None and fedavg.batch > texts:
+        size = f"{texts} text{'' if texts == 1 else 's'}"
+        raise GradleakError(f"batch={fedavg.batch} of FedAvg is larger than the client's data: {size}")
+
+
 def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the autocast context of a precision; nothing changes for fp32."""
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])
