@@ -162,6 +162,17 @@ def check_settings(instance: object) -> None:
         one.check(getattr(instance, name))
 
 
+def settings_texts(values: Mapping[str, Any]) -> list[str]:
+    """Return values of settings as `steps=4`, `lr=5e-05`, `shuffle=true`; those that are None are left out."""
+    return [f"{name}={_value_text(value)}" for name, value in values.items() if value is not None]
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def _setting(field: dataclasses.Field[Any], hint: Any) -> Setting:  # noqa: ANN401 - a type hint
     options = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
     optional, (plain, *_) = NoneType in options, [*(options - {NoneType})]

@@ -7,7 +7,7 @@ from conftest import small_target
 from gradleak.defenses import defend, defend_examples, defense_stream, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
-from gradleak.federation import Client, FedAvg
+from gradleak.federation import Client, FedAvg, sum_updates
 from gradleak.studies import ClientSettings, Scenario
 from gradleak.targets import Target
 from gradleak.targets.dropout import set_dropout
@@ -84,3 +84,96 @@ def test_a_dropout_rate_is_that_of_the_model_the_client_trains_and_the_attacker_
     (batch,) = scenario.batches(target)
     assert batch.knowledge.dropout == 0.3
     assert same(batch.update, Client(target, dropout=True, seed=3).update(TEXTS, LABELS))
+
+
+# --- several clients -----------------------------------------------------------------------------------------------
+
+
+def test_the_attacker_gets_the_sum_over_clients_and_all_their_texts_are_the_truth(bert: Target) -> None:
+    texts, labels = (*TEXTS, *TEXTS, "the mat", "a cat"), (*LABELS, *LABELS, 0, 1)
+    noise = parse_defense("noise:0.01")
+    settings = ClientSettings(dropout=True, send="bf16", precision="bf16", clients=2)
+    facts = ("labels", "lengths", "batch-size")
+    scenario = Scenario(
+        texts=texts, labels=labels, batch_size=2, client=settings, defenses=(noise,), facts=facts, seed=3
+    )
+    first, second = scenario.batches(bert)
+    client = Client(bert, dropout=True, send="bf16", precision="bf16", seed=3)
+    stream = defense_stream(3)
+    each = [
+        client.send(defend(client.train(texts[part], labels[part]), [noise], stream))
+        for part in (slice(0, 2), slice(2, 4))
+    ]
+    assert same(first.update, sum_updates(each))
+    assert (first.update.clients, first.update.send, first.update.precision) == (2, "bf16", "bf16")
+    assert (first.texts, first.labels, first.knowledge.batch_size) == (texts[:4], labels[:4], 4)
+    assert len(first.knowledge.lengths or ()) == 4
+    assert (second.texts, second.update.clients, scenario.count) == (texts[4:], 2, 2)
+
+
+def test_without_a_batch_size_the_clients_share_the_texts_out(bert: Target) -> None:
+    (batch,) = Scenario(texts=TEXTS, labels=LABELS, client=ClientSettings(clients=3)).batches(bert)
+    client = Client(bert)
+    assert same(batch.update, sum_updates([client.update([t], [n]) for t, n in zip(TEXTS, LABELS, strict=True)]))
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "message"),
+    [
+        (None, ClientSettings(clients=2), "3 texts cannot be shared out evenly among 2 clients"),
+        (None, ClientSettings(clients=4), "3 texts cannot be shared out evenly among 4 clients"),
+        (
+            2,
+            ClientSettings(clients=2),
+            "sums over 2 clients with batches of 2 take 4 texts each, or a multiple; there are 3",
+        ),
+        (
+            2,
+            ClientSettings(fedavg=FedAvg(steps=1, lr=0.1, batch=3)),
+            "batch=3 of FedAvg is larger than the client's data: 2 texts",
+        ),
+    ],
+    ids=str,
+)
+def test_data_too_small_for_the_clients_are_refused_before_anything_runs(
+    bert: Target, size: int | None, settings: ClientSettings, message: str
+) -> None:
+    with pytest.raises(GradleakError) as caught:
+        next(Scenario(texts=TEXTS, labels=LABELS, batch_size=size, client=settings).batches(bert))
+    assert str(caught.value) == message
+
+
+def test_examples_of_a_client_with_mini_batches_are_trained_alone(bert: Target) -> None:
+    fedavg = FedAvg(steps=2, lr=0.1, batch=2)
+    defenses = [parse_defense("dpsgd:1,0.5")]
+    settings = ClientSettings(fedavg=fedavg)
+    (batch,) = Scenario(texts=TEXTS, labels=LABELS, client=settings, defenses=tuple(defenses), seed=1).batches(bert)
+    client = Client(bert, fedavg=fedavg, seed=1)
+    alone = [client.train([text], [label]) for text, label in zip(TEXTS, LABELS, strict=True)]
+    assert same(batch.update, defend_examples(alone, defenses, defense_stream(1)))
+    assert batch.update.training == fedavg
+
+
+def test_a_last_batch_smaller_than_a_mini_batch_repeats_its_texts(bert: Target) -> None:
+    settings = ClientSettings(fedavg=FedAvg(steps=2, lr=0.1, batch=2))
+    _, last = Scenario(texts=TEXTS, labels=LABELS, batch_size=2, client=settings).batches(bert)
+    expected = Client(bert, fedavg=FedAvg(steps=2, lr=0.1)).update([TEXTS[2]] * 2, [LABELS[2]] * 2)
+    assert same(last.update, expected)
+
+
+def test_settings_of_a_client_are_recorded_where_they_are_not_the_usual() -> None:
+    assert ClientSettings().as_dict() == {"dropout": False, "embeddings": "frozen", "fedavg": None}
+    fedavg = FedAvg(steps=4, lr=5e-5, optimizer="adamw")
+    settings = ClientSettings(fedavg=fedavg, precision="fp16", send="int8", clients=2)
+    assert settings.as_dict() == {
+        "dropout": False,
+        "embeddings": "frozen",
+        "fedavg": {"steps": 4, "lr": 5e-5, "batch": None, "optimizer": "adamw"},
+        "precision": "fp16",
+        "send": "int8",
+        "clients": 2,
+    }
+    assert str(settings) == (
+        "FedAvg (4 steps, lr 5e-05, optimizer=adamw), no dropout, embeddings frozen, trains in fp16, sends int8, "
+        "sum over 2 clients"
+    )

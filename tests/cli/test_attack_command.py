@@ -170,6 +170,22 @@ def test_fedavg_client_is_attacked(run: Run, tmp_path: Path) -> None:
     assert record["scenario"]["client"]["fedavg"] == {"steps": 4, "lr": 5e-5, "batch": 1}
 
 
+def test_a_client_of_practice_is_attacked_and_recorded(run: Run, tmp_path: Path) -> None:
+    protocol = "steps=3,batch=1,lr=5e-5,optimizer=adamw,schedule=linear,clip=1"
+    options = ("--fedavg", protocol, "--precision", "bf16", "--send", "int8", "--clients", "2", "--batch-size", "2")
+    record = record_of(run, tmp_path, "a cat", "a dog", "the mat", "a red mat", *options)
+    assert record["scenario"]["client"] == {
+        "dropout": False,
+        "embeddings": "frozen",
+        "fedavg": {"steps": 3, "lr": 5e-5, "batch": 1, "optimizer": "adamw", "schedule": "linear", "clip": 1.0},
+        "precision": "bf16",
+        "send": "int8",
+        "clients": 2,
+    }
+    (batch,) = record["batches"]
+    assert batch["reference"] == ["a cat", "a dog", "the mat", "a red mat"]
+
+
 def test_every_family_can_be_attacked(any_target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = runner(
         capsys, "--attack", "tag", "--model", save_model(any_target, tmp_path / "model"), "--set", "steps=2", "--quiet"

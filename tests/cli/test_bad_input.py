@@ -73,6 +73,21 @@ SHARED = {  # options of attack and capture alike
     "fedavg lacks": (["--fedavg", "steps=4"], "--fedavg lacks lr: steps=N,lr=RATE and maybe batch=N"),
     "fedavg number": (["--fedavg", "steps=4.5,lr=1"], "--fedavg steps takes a whole number, not '4.5'"),
     "fedavg rate": (["--fedavg", "steps=4,lr=inf"], "--fedavg lr takes a number, not 'inf'"),
+    "fedavg optimizer": (
+        ["--fedavg", "steps=1,lr=1,optimizer=adamm"],
+        "unknown optimizer 'adamm'; did you mean 'adam'?",
+    ),
+    "fedavg steps and epochs": (["--fedavg", "steps=1,lr=1,epochs=2"], "steps=1 and epochs=2 exclude each other"),
+    "fedavg batch": (
+        ["--fedavg", "steps=1,lr=1,batch=2"],
+        "batch=2 of FedAvg is larger than the client's data: 1 text",
+    ),
+    "fedavg clip": (["--fedavg", "steps=1,lr=1,clip=-1"], "clip must be at least 0, not -1"),
+    "fedavg shuffle": (["--fedavg", "steps=1,lr=1,shuffle=ja"], "--fedavg shuffle takes true or false, not 'ja'"),
+    "fedavg setting of another": (["--fedavg", "steps=1,lr=1,eps=1"], "eps is a setting of adam and adamw, not of sgd"),
+    "precision": (["--precision", "fp61"], "unknown precision 'fp61'; did you mean 'fp16'?"),
+    "send": (["--send", "int4"], "unknown number format to send 'int4'; did you mean 'int8'?"),
+    "clients": (["--clients", "0"], "Invalid value for '--clients'"),
     "fedavg range": (["--fedavg", "steps=0,lr=1"], "FedAvg needs steps of at least 1"),
     "seed": (["--seed", "-1"], "Invalid value for '--seed'"),
     "take": (["--take", "0:4"], "--take is for --dataset"),
@@ -98,6 +113,10 @@ ONLY_ATTACK = {
     "knowledge none": (["--know", "none,labels"], "--know none stands alone"),
     "batch-size": (["--batch-size", "0"], "Invalid value for '--batch-size'"),
     "lengths": (["--lengths", "8"], "--lengths is for --update"),
+    "clients without texts": (
+        ["--clients", "2"],
+        "sums over 2 clients with batches of 1 take 2 texts each, or a multiple; there is 1",
+    ),
     "dataset too": (["--dataset", "cola"], "TEXT and --dataset exclude each other"),
     "update too": (["--update", "x.safetensors"], "TEXT and --update exclude each other"),
 }
@@ -219,6 +238,29 @@ def test_impossible_lengths_of_an_update_are_refused(run: Run, update: Update, t
     assert "a length of 999 tokens is not possible" in refused(
         run, "--update", tmp_path / "u.safetensors", "--lengths", "999"
     )
+
+
+CHECKPOINTS = {
+    "after alone": (["--after", "b"], "--before and --after go together"),
+    "text": (
+        ["--before", "a", "--after", "b", TEXT],
+        "TEXT is for a client simulated here; leave it out with --before",
+    ),
+    "seed": (["--before", "a", "--after", "b", "--seed", "3"], "--seed is for a client simulated here"),
+    "no protocol": (["--before", "a", "--after", "b"], "--before and --after need --fedavg steps=…,lr=…"),
+    "no file": (["--before", "a", "--after", "b", "--fedavg", "steps=1,lr=1"], "a cannot be read"),
+    "same file": (["--before", "a", "--after", "b", "--json", "u.safetensors"], "are one file; give two"),
+    "uneven": ([TEXT, "--clients", "2"], "1 text cannot be shared out evenly among 2 clients"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_capture_of_checkpoints_says_what_is_wrong(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(run, *options, "-o", "u.safetensors", command="capture")
+    assert not Path("u.safetensors").exists()
 
 
 def test_capture_says_what_is_missing(run: Run, tmp_path: Path) -> None:

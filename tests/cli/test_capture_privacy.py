@@ -156,9 +156,17 @@ def test_a_file_with_one_seed_for_all_still_loads_and_is_attacked(run: Run, mode
 
 
 def test_the_page_on_update_files_names_all_that_a_file_holds(run: Run, model: str, tmp_path: Path) -> None:
-    captured(run, model, tmp_path / "u", "--fedavg", "steps=2,lr=0.01")
-    with safe_open(str(tmp_path / "u"), framework="pt") as opened:
-        keys = opened.metadata().keys() - {"format", "schema"}
+    protocols = (
+        "steps=2,lr=0.01,batch=1,momentum=0.5,weight_decay=0.1,schedule=linear,warmup=1,clip=1,accumulate=2",
+        "epochs=2,lr=0.01,optimizer=adamw,beta1=0.8,beta2=0.9,eps=1e-6,shuffle=true",
+    )
+    keys: set[str] = set()
+    for protocol in protocols:
+        options = ("--fedavg", protocol, "--precision", "bf16", "--send", "fp16", "--clients", "2")
+        twice = ("capture", TEXT, TEXT, "-o", tmp_path / "u", "--model", model)
+        assert run(*twice, *options).code == 0
+        with safe_open(str(tmp_path / "u"), framework="pt") as opened:
+            keys |= opened.metadata().keys() - {"format", "schema"}
     page = (Path(__file__).parents[2] / "docs" / "update-files.md").read_text(encoding="utf-8")
     table = page.partition("| in the file |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([a-z_.]+)`", table)) == keys
+    assert set(re.findall(r"`([a-z_.0-9]+)`", table)) == keys

@@ -172,6 +172,10 @@ def test_a_difference_of_other_software_is_asked_for_its_steps(run: Run, tmp_pat
     assert "FedAvg (4 steps, lr 0.005)" in answer.out
     answer = run("attack", "--update", file, "--kind", "gradient")
     assert "gradient: --kind says so" in answer.out
-    assert "give steps and lr alone" in refused(run("attack", "--update", file, "--fedavg", "steps=4,lr=1,batch=2"))
+    adamw = "steps=4,lr=5e-3,batch=1,optimizer=adamw"
+    answer = run("attack", "--update", file, "--fedavg", adamw, "--json", out)
+    assert scenario(answer, out)["update_kind"] == kind | {"training": {"batch": 1, "optimizer": "adamw"}}
+    assert "FedAvg (4 steps, lr 0.005, batch=1, optimizer=adamw)" in answer.out
+    assert "--send is for a client simulated here" in refused(run("attack", "--update", file, "--send", "fp16"))
     assert "unknown kind of update 'weights'" in refused(run("attack", "--update", file, "--kind", "weights"))
     assert "--kind is for --update" in refused(run("attack", TEXT, "--kind", "gradient"))

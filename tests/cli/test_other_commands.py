@@ -10,13 +10,14 @@ import pytest
 import torch
 from command_line import TEXT, read, runner, save_model
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from gradleak.attacks import ATTACKS, DEFAULT_ATTACK
 from gradleak.cli.commands import demo
 from gradleak.cli.output.settings_table import value_text
 from gradleak.defenses.base import DEFENSES
 from gradleak.exchange import Update
-from gradleak.federation import Client
+from gradleak.federation import Client, FedAvg
 from gradleak.settings import settings_of
 from gradleak.targets import Target
 from gradleak.version import __version__
@@ -60,6 +61,32 @@ def test_captured_fedavg_update_is_a_difference(
     loaded = Update.load(file)
     assert (loaded.kind, loaded.steps, loaded.learning_rate) == ("difference", 2, 0.01)
     assert set(torch.cat([t.flatten() for t in loaded.tensors.values()]).unique().tolist()) <= {-1.0, 0.0, 1.0}
+
+
+def test_two_checkpoints_are_captured_and_attacked(
+    capsys: pytest.CaptureFixture[str], bert: Target, tmp_path: Path
+) -> None:
+    run, model, file = runner(capsys), save_model(bert, tmp_path / "model"), tmp_path / "update.safetensors"
+    protocol = "steps=2,lr=0.01,batch=1,optimizer=adamw"
+    sent = Client(bert, fedavg=FedAvg(steps=2, lr=0.01, batch=1, optimizer="adamw")).update([TEXT], [1])
+    after = {name: p.detach() + sent.tensors.get(name, torch.zeros(())) for name, p in bert.parameters.items()}
+    save_file(after, tmp_path / "after.safetensors")
+    weights = ("--before", tmp_path / "model" / "model.safetensors", "--after", tmp_path / "after.safetensors")
+    options = ("--fedavg", protocol, "--precision", "bf16", "--json", tmp_path / "c.json")
+    answer = run("capture", *weights, *options, "--model", model, "-o", file)
+    assert (answer.code, answer.err) == (0, "")
+    assert "FedAvg (2 steps, lr 0.01, batch=1, optimizer=adamw), trained in bf16, from " in answer.out
+    loaded = Update.load(file)
+    for name, tensor in loaded.tensors.items():
+        torch.testing.assert_close(tensor, sent.tensors[name], rtol=0, atol=1e-6)
+    record = read(tmp_path / "c.json")
+    fedavg = {"steps": 2, "lr": 0.01, "batch": 1, "optimizer": "adamw"}
+    assert (record["client"], record["defenses"]) == ({"fedavg": fedavg, "precision": "bf16"}, None)
+    attacked = run("attack", "--update", file, "--attack", "tag", "--set", "steps=2", "--json", tmp_path / "a.json")
+    assert attacked.code == 0
+    kind = read(tmp_path / "a.json")["scenario"]["update_kind"]
+    assert kind["training"] == {"batch": 1, "optimizer": "adamw"}
+    assert (kind["kind"], kind["precision"], kind["why"]) == ("difference", "bf16", "the file says so")
 
 
 # --- list ------------------------------------------------------------------------------------------------------------

@@ -87,13 +87,13 @@ def test_files_of_other_software_state_no_kind_and_ours_do(tiny: Target, tmp_pat
     assert stated_kind(path) is None
     Update(difference(tiny), "difference", 5e-5, 4).save(path)
     assert stated_kind(path) == "difference"
-    update, why = settle_kind(Update.load(path), tiny, path, steps=4, learning_rate=5e-5)
+    update, why = settle_kind(Update.load(path), tiny, path, training=FedAvg(steps=4, lr=5e-5))
     assert (update.steps, why) == (4, "the file says so")
 
 
 def test_steps_and_rate_make_a_difference_of_it(tiny: Target, tmp_path: Path) -> None:
     path = written(tmp_path, difference(tiny))
-    update, why = settle_kind(Update.load(path), tiny, path, steps=4, learning_rate=5e-5)
+    update, why = settle_kind(Update.load(path), tiny, path, training=FedAvg(steps=4, lr=5e-5))
     assert (update.kind, update.steps, update.learning_rate) == ("difference", 4, 5e-5)
     assert why == "--fedavg says so"
     expected = Client(tiny, embeddings="trained").update(TEXTS, LABELS).gradient()
@@ -115,7 +115,7 @@ def test_a_gradient_of_other_software_is_taken_as_one_and_says_why(tiny: Target,
     update, why = settle_kind(Update.load(path), tiny, path)
     assert update.kind == "gradient"
     assert why.startswith("as its numbers look: 1 % of its entries are multiples")
-    update, why = settle_kind(Update.load(path), tiny, path, steps=4, learning_rate=5e-5)
+    update, why = settle_kind(Update.load(path), tiny, path, training=FedAvg(steps=4, lr=5e-5))
     assert update.kind == "difference"
     assert why == "--fedavg says so; by its numbers it may be a gradient, or was scaled"
     zeros = written(tmp_path, {name: torch.zeros_like(tensor) for name, tensor in gradient(tiny).items()})
@@ -125,15 +125,15 @@ def test_a_gradient_of_other_software_is_taken_as_one_and_says_why(tiny: Target,
 def test_whole_weights_are_refused(tiny: Target, tmp_path: Path) -> None:
     path = written(tmp_path, {name: parameter.detach().clone() for name, parameter in tiny.parameters.items()})
     with pytest.raises(GradleakError, match="holds weights, not an update"):
-        settle_kind(Update.load(path), tiny, path, steps=4, learning_rate=5e-5)
+        settle_kind(Update.load(path), tiny, path, training=FedAvg(steps=4, lr=5e-5))
 
 
 @pytest.mark.parametrize(
     ("said", "message"),
     [
         ({"kind": "difference"}, "says of itself that it is a gradient; leave out --kind difference"),
-        ({"steps": 4, "learning_rate": 1.0}, "says of itself that it is a gradient; leave out --fedavg"),
-        ({"kind": "gradient", "steps": 4, "learning_rate": 1.0}, "exclude each other"),
+        ({"training": FedAvg(steps=4, lr=1.0)}, "says of itself that it is a gradient; leave out --fedavg"),
+        ({"kind": "gradient", "training": FedAvg(steps=4, lr=1.0)}, "exclude each other"),
     ],
 )
 def test_a_file_is_not_contradicted(tiny: Target, tmp_path: Path, said: dict[str, object], message: str) -> None:
@@ -147,7 +147,7 @@ def test_a_difference_is_not_given_other_steps_than_its_own(tiny: Target, tmp_pa
     path = tmp_path / "update.safetensors"
     Update(difference(tiny), "difference", 5e-5, 4).save(path)
     with pytest.raises(GradleakError, match=r"made with steps=4,lr=5e-05; leave out --fedavg"):
-        settle_kind(Update.load(path), tiny, path, steps=2, learning_rate=5e-5)
+        settle_kind(Update.load(path), tiny, path, training=FedAvg(steps=2, lr=5e-5))
     with pytest.raises(GradleakError, match="says of itself that it is a difference; leave out --kind gradient"):
         settle_kind(Update.load(path), tiny, path, kind="gradient")
 

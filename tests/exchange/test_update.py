@@ -106,7 +106,7 @@ def test_a_learning_rate_from_numpy_can_be_saved(tmp_path: Path) -> None:
 
 def test_metadata_say_nothing_about_the_private_batch(tmp_path: Path) -> None:
     batches = [(["the cat sat"], [1], 0), (["dog", "a big red dog ran on the mat .", "cat cat"], [0, 0, 1], 7)]
-    for number, fedavg in enumerate((None, FedAvg(steps=2, lr=0.1))):
+    for number, fedavg in enumerate((None, FedAvg(steps=2, lr=0.1), FedAvg(epochs=3, lr=0.1, shuffle=True))):
         seen = []
         for texts, labels, seed in batches:
             path = tmp_path / f"{number}-{seed}.safetensors"
@@ -114,8 +114,69 @@ def test_metadata_say_nothing_about_the_private_batch(tmp_path: Path) -> None:
             update.save(path)
             with safe_open(str(path), framework="pt") as file:
                 seen.append((file.metadata(), sorted(file.keys())))
-            assert vars(update).keys() == {"tensors", "kind", "learning_rate", "steps", "origin"}
+            public = {"kind", "learning_rate", "steps", "origin", "training", "precision", "send", "clients"}
+            assert vars(update).keys() == {"tensors", *public}
         assert seen[0] == seen[1]
+
+
+PROTOCOLS = [
+    FedAvg(steps=4, lr=5e-5),
+    FedAvg(steps=4, lr=5e-5, batch=1),
+    FedAvg(
+        epochs=2, lr=1 / 3, batch=4, optimizer="adamw", beta1=0.8, beta2=0.7, eps=1e-7, weight_decay=0.1, shuffle=True
+    ),
+    FedAvg(steps=9, lr=0.1, momentum=0.9, schedule="linear", warmup=2, clip=0.3, accumulate=2),
+]
+
+
+@pytest.mark.parametrize("training", PROTOCOLS, ids=str)
+def test_the_protocol_comes_back_from_its_file(tmp_path: Path, training: FedAvg) -> None:
+    update = Update(
+        {"a": torch.ones(2)}, "difference", training=training, precision="bf16", send="int8-tensor", clients=4
+    )
+    update.save(tmp_path / "update.safetensors")
+    assert_same(Update.load(tmp_path / "update.safetensors"), update)
+    assert (update.learning_rate, update.steps) == (training.lr, training.steps)
+
+
+def test_what_was_public_before_is_written_as_before(tmp_path: Path) -> None:
+    Client(TARGET, fedavg=FedAvg(steps=2, lr=0.1)).update(["the cat"], [1]).save(tmp_path / "update.safetensors")
+    stated = metadata_of(tmp_path / "update.safetensors")
+    assert {name: value for name, value in stated.items() if not name.startswith("target.")} == {
+        "format": "gradleak-update",
+        "schema": "1",
+        "kind": "difference",
+        "learning_rate": "0.1",
+        "steps": "2",
+    }
+
+
+@pytest.mark.parametrize("training", PROTOCOLS, ids=str)
+def test_every_difference_is_divided_by_rate_and_length(training: FedAvg) -> None:
+    update = Update({"a": torch.ones(1)}, "difference", training=training, clients=2)
+    length = training.steps or training.epochs or 0
+    assert update.gradient()["a"].item() == pytest.approx(-1 / (training.lr * length * 2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training.optimizer": "adamx"},
+        {"training.optimiser": "adam"},
+        {"training.clip": "-1"},
+        {"training.epochs": "2"},
+        {"precision": "fp8"},
+        {"send": "int4"},
+        {"clients": "0"},
+        {"clients": "many"},
+    ],
+    ids=str,
+)
+def test_a_protocol_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    stated = {"kind": "difference", "learning_rate": "0.1", "steps": "2", **change}
+    save_file({"a": torch.ones(1)}, tmp_path / "update.safetensors", metadata=stated)
+    with pytest.raises(GradleakError, match="has metadata that make no sense"):
+        Update.load(tmp_path / "update.safetensors")
 
 
 def test_metadata_name_the_model_so_that_it_can_be_loaded_again(tmp_path: Path) -> None:

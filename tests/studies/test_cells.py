@@ -4,10 +4,12 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from study_tools import grid, save_bert, save_texts, toml
 
 from conftest import small_target
 from gradleak.data import Dataset
+from gradleak.errors import GradleakError
 from gradleak.studies import AttackCell, Study, UtilityCell
 from gradleak.studies.definition.library import Library
 from gradleak.studies.definition.reading import Place
@@ -110,6 +112,43 @@ def test_settings_stay_what_they_are() -> None:
         "attack": {"name": "dlg", "preset": "paper", "settings": {"steps": 3}},
         "seed": 0,
     }
+
+
+def test_local_training_stays_what_it_is() -> None:
+    fedavg = {"steps": 4, "lr": 5e-5, "batch": 1}
+    (cell,) = attack_cells(grid("tiny", "cola", dataset={"name": "cola", "take": "0:2"}, client={"fedavg": fedavg}))
+    assert cell.setting == "5cfa772e3901c6cd0eb1e3fb1c7c13f211ca713b06bdc8c9a7d7ee87ea3376e2"
+    assert cell.config["client"]["fedavg"] == fedavg
+
+
+def test_a_client_of_practice_is_a_cell_of_its_own_and_runs() -> None:
+    fedavg = {"epochs": 1, "lr": 5e-5, "batch": 1, "optimizer": "adamw", "clip": 1}
+    practice = {"fedavg": fedavg, "precision": "bf16", "send": "int8", "clients": 2}
+    clients = [{}, *({name: value} for name, value in practice.items()), practice]
+    cells = attack_cells(
+        grid("tiny", "cola", dataset={"name": "cola", "take": "0:12"}, client=clients, batches_per_cell=1)
+    )
+    by_client: dict[str, list[AttackCell]] = {}
+    for cell in cells:
+        by_client.setdefault(str(cell.client), []).append(cell)
+    assert [len(found) for found in by_client.values()] == [6, 6, 6, 6, 3, 3], "a sum over two clients is one batch"
+    last = cells[-1]
+    assert last.config["client"] == {
+        "dropout": False,
+        "embeddings": "frozen",
+        "fedavg": {"steps": None, "lr": 5e-5, "batch": 1, "epochs": 1, "optimizer": "adamw", "clip": 1.0},
+        "precision": "bf16",
+        "send": "int8",
+        "clients": 2,
+    }
+    done = JobRunner("cpu").run(Job.of(last, Library()))
+    assert isinstance(done, Outcome)
+    assert len(done.sentences) == 4
+
+
+def test_texts_that_do_not_fill_sums_over_clients_are_refused_before_anything_runs() -> None:
+    with pytest.raises(GradleakError, match="sums over 3 clients with batches of 2 take 6 texts each, or a multiple"):
+        attack_cells(grid("tiny", "cola", dataset={"name": "cola", "take": "0:8"}, client={"clients": 3}))
 
 
 def test_a_cell_travels_to_a_worker_unchanged() -> None:

@@ -20,7 +20,7 @@ from gradleak.cli import app as command_line
 from gradleak.cli.commands.study_show import fitting_columns, show
 from gradleak.errors import GradleakError
 from gradleak.studies.records.store import BATCHES, TABLES
-from gradleak.studies.report.conditions import CONDITIONS, in_words
+from gradleak.studies.report.conditions import CLIENT_CONDITIONS, CONDITIONS, in_words
 from gradleak.studies.report.intervals import bootstrap
 from gradleak.studies.report.summary import summarise
 
@@ -156,7 +156,7 @@ def test_by_merges_rows_and_keeps_conditions_that_they_share(study: Path) -> Non
 
 
 def test_by_takes_names_for_several_conditions_and_suggests_near_ones(study: Path) -> None:
-    assert summarise(study, ["client", "batch-size"]).by == ("batch_size", "dropout", "embeddings", "fedavg")
+    assert summarise(study, ["client", "batch-size"]).by == ("batch_size", *CLIENT_CONDITIONS)
     with pytest.raises(GradleakError, match="did you mean 'defense'"):
         summarise(study, ["defence"])
 

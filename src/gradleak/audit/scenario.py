@@ -6,7 +6,8 @@ Used by the command line and by studies, which attack the batches that a scenari
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from gradleak.data import Dataset, LabelMapping, classes_needed, map_labels
 from gradleak.defenses import Defense, defend, defend_examples, defense_stream, examples_needed
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
-from gradleak.federation import Client, Embeddings, FedAvg
+from gradleak.federation import Client, Embeddings, FedAvg, Precision, WireFormat, check_batch, sum_updates
 from gradleak.targets import Target, Task, load_target
 
 
@@ -70,16 +71,32 @@ class ClientSettings:
             must have been set to it before (`set_dropout`).
         embeddings: which embedding gradients the client sends.
         fedavg: local training before the client sends; None for FedSGD.
+        precision: number format of the client's forward and backward passes.
+        send: number format in which updates leave the client, after all defenses.
+        clients: number of such clients whose updates are summed, each with its own batch.
     """
 
     dropout: bool | float = False
     embeddings: Embeddings = "frozen"
     fedavg: FedAvg | None = None
+    precision: Precision = "fp32"
+    send: WireFormat = "fp32"
+    clients: int = 1
 
     def __str__(self) -> str:
-        local = f"FedAvg ({self.fedavg.steps} steps, lr {self.fedavg.lr:g})" if self.fedavg else "FedSGD"
+        local = self.fedavg.in_words if self.fedavg else "FedSGD"
         rate = "" if self.rate is None else f" {self.rate:g}"
-        return f"{local}, {'dropout' if self.dropout else 'no dropout'}{rate}, embeddings {self.embeddings}"
+        words = [local, f"{'dropout' if self.dropout else 'no dropout'}{rate}", f"embeddings {self.embeddings}"]
+        words += [] if self.precision == "fp32" else [f"trains in {self.precision}"]
+        words += [] if self.send == "fp32" else [f"sends {self.send}"]
+        words += [] if self.clients == 1 else [f"sum over {self.clients} clients"]
+        return ", ".join(words)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings for JSON; a setting that came later is left out at its default, as in older records."""
+        values = asdict(self) | {"fedavg": None if self.fedavg is None else self.fedavg.as_dict()}
+        later = {"precision": "fp32", "send": "fp32", "clients": 1}
+        return {name: value for name, value in values.items() if name not in later or value != later[name]}
 
     @property
     def rate(self) -> float | None:
@@ -92,7 +109,15 @@ class ClientSettings:
             raise GradleakError(
                 f"dropout {self.rate:g} needs a model of that rate: call set_dropout(target, rate) first"
             )
-        return Client(target, dropout=bool(self.dropout), embeddings=self.embeddings, fedavg=self.fedavg, seed=seed)
+        return Client(
+            target,
+            dropout=bool(self.dropout),
+            embeddings=self.embeddings,
+            fedavg=self.fedavg,
+            precision=self.precision,
+            send=self.send,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -124,7 +149,7 @@ class Scenario:
     Attributes:
         texts: the private sentences.
         labels: their classes; None to draw them from the seed.
-        batch_size: sentences per batch, in the order given; None for one batch of all.
+        batch_size: sentences per batch of a client, in the order given; None to share all out among the clients.
         client: how the client trains.
         defenses: defenses applied to its updates, in order.
         facts: names of the facts that the attacker knows, as in `--know`.
@@ -141,23 +166,46 @@ class Scenario:
 
     @property
     def count(self) -> int:
-        """The number of batches."""
+        """The number of updates that the attacker sees; a sum over clients counts once."""
         return len(self._parts())
 
     def batches(self, target: Target) -> Iterator[CapturedBatch]:
         """Yield the captured batches one by one; updates are large, so each is computed when it is needed."""
         client = self.client.client(target, self.seed)
+        self._check_data()
         encoded = target.encode(self.texts)  # all at once: an error in the last text is raised before the first attack
         labels = self._labels(target, client)
         stream = defense_stream(self.seed)
         for part in self._parts():
             texts, classes = self.texts[part], None if labels is None else labels[part]
-            update = defended_update(client, texts, classes, self.defenses, stream)
+            each = [
+                defended_update(client, texts[own], None if classes is None else classes[own], self.defenses, stream)
+                for own in _slices(len(texts), self._size)
+            ]
+            update = sum_updates(each)
             yield CapturedBatch(update, self._knowledge(target, classes, encoded.lengths[part]), texts, classes)
 
+    @property
+    def _size(self) -> int:
+        """Sentences per client."""
+        if self.batch_size is not None:
+            return self.batch_size
+        size, left = divmod(len(self.texts), self.client.clients)
+        if left or not size:
+            raise GradleakError(
+                f"{_texts(len(self.texts))} cannot be shared out evenly among {self.client.clients} clients"
+            )
+        return size
+
     def _parts(self) -> list[slice]:
-        size = self.batch_size or len(self.texts)
-        return [slice(start, start + size) for start in range(0, len(self.texts), size)]
+        return _slices(len(self.texts), self._size * self.client.clients)
+
+    def _check_data(self) -> None:
+        """Refuse data too small for the clients, or for the mini-batches of their local training."""
+        size, clients = self._size, self.client.clients
+        check_sums(len(self.texts), size, clients)
+        if self.client.fedavg is not None:  # a last batch may be smaller: its texts are repeated (`Client.train`)
+            check_batch(self.client.fedavg, min(size, len(self.texts)))
 
     def _labels(self, target: Target, client: Client) -> tuple[int, ...] | None:
         if target.task != "classification":
@@ -192,8 +240,24 @@ def defended_update(
     defenses: Sequence[Defense],
     stream: torch.Generator,
 ) -> Update:
-    """Return the update that a client sends for a batch, after defenses of the batch or of single examples."""
-    if not examples_needed(defenses):
-        return defend(client.update(texts, labels), defenses, stream)
-    alone = (client.update([text], None if labels is None else [labels[i]]) for i, text in enumerate(texts))
-    return defend_examples(alone, defenses, stream)
+    """Return the update that the server receives for a batch, after defenses of the batch or of single examples."""
+    if examples_needed(defenses):
+        return client.send(defend_examples(client.train_alone(texts, labels), defenses, stream))
+    return client.send(defend(client.train(texts, labels), defenses, stream))
+
+
+def check_sums(texts: int, size: int, clients: int) -> None:
+    """Raise a GradleakError unless so many texts make whole sums over clients with batches of this size."""
+    if clients > 1 and (texts == 0 or texts % (size * clients)):
+        raise GradleakError(
+            f"sums over {clients} clients with batches of {size} take {size * clients} texts each, or a multiple; "
+            f"there {'is' if texts == 1 else 'are'} {texts}"
+        )
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+def _texts(count: int) -> str:
+    return "1 text" if count == 1 else f"{count} texts"

@@ -66,11 +66,4 @@ def _stated_kind(kind: str | None, fedavg: str | None) -> dict[str, Any]:
     """Return what `--kind` and `--fedavg` state about a captured update, as arguments of `settle_kind`."""
     if kind is not None and kind not in KINDS:
         raise unknown_name("kind of update", kind, KINDS)
-    trained = parse_fedavg(fedavg)
-    if trained is not None and trained.batch is not None:
-        raise GradleakError("batch of --fedavg is for a client simulated here; with --update give steps and lr alone")
-    return {
-        "kind": kind,
-        "steps": None if trained is None else trained.steps,
-        "learning_rate": None if trained is None else trained.lr,
-    }
+    return {"kind": kind, "training": parse_fedavg(fedavg)}

@@ -4,10 +4,12 @@ A client sends an `Update`; the experimenter decides which `Knowledge` goes with
 `Reconstruction`. None of them refers to the private batch.
 """
 
+from gradleak.exchange.checkpoints import update_of_checkpoints
 from gradleak.exchange.grouping import group_by_key, length_class
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
+from gradleak.exchange.protocol import FedAvg, Precision, WireFormat
 from gradleak.exchange.reconstruction import Reconstruction, Snapshot
 from gradleak.exchange.update import Origin, Update
 from gradleak.exchange.victim import Finding, Victim
@@ -16,20 +18,24 @@ __all__ = [
     "FACTS",
     "Appearance",
     "Deadline",
+    "FedAvg",
     "Finding",
     "Knowledge",
     "Listener",
     "Origin",
+    "Precision",
     "Progress",
     "Reconstruction",
     "Reporter",
     "Snapshot",
     "Update",
     "Victim",
+    "WireFormat",
     "appearance",
     "fact_field",
     "group_by_key",
     "length_class",
     "settle_kind",
     "stated_kind",
+    "update_of_checkpoints",
 ]

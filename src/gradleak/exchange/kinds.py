@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.exchange.protocol import FedAvg
 from gradleak.exchange.update import Kind, Update
 from gradleak.targets import Target
 
@@ -71,8 +72,7 @@ def settle_kind(
     path: str | Path,
     *,
     kind: Kind | None = None,
-    steps: int | None = None,
-    learning_rate: float | None = None,
+    training: FedAvg | None = None,
 ) -> tuple[Update, str]:
     """Return an update from a file with its kind settled, gradient or difference, and the reason in words.
 
@@ -83,17 +83,16 @@ def settle_kind(
         target: the model it was computed on.
         path: its file.
         kind: the caller's statement.
-        steps: local steps of FedAvg; they make it a difference.
-        learning_rate: learning rate of those steps; given if `steps` is.
+        training: the protocol of local training; it makes it a difference.
 
     Raises:
         GradleakError: if file and caller contradict each other, or a difference lacks steps and learning rate.
     """
-    if kind == "gradient" and steps is not None:
+    if kind == "gradient" and training is not None:
         raise GradleakError("--kind gradient and --fedavg exclude each other: FedAvg sends a difference of weights")
     stated = stated_kind(path)
     if stated is not None:
-        _refuse_contradiction(update, path, kind, steps, learning_rate)
+        _refuse_contradiction(update, path, kind, training)
         return update, "the file says so"
     looks = Appearance(None, "") if kind is not None else appearance(update, target)
     if looks.kind == "weights":
@@ -101,8 +100,8 @@ def settle_kind(
             f"{path} holds weights, not an update ({looks.why}): save the weights after training minus those before, "
             "and give --fedavg steps=…,lr=… with it"
         )
-    if steps is not None:
-        difference = replace(update, kind="difference", steps=steps, learning_rate=learning_rate)
+    if training is not None:
+        difference = replace(update, kind="difference", training=training)
         doubt = "; by its numbers it may be a gradient, or was scaled" if looks.kind == "gradient" else ""
         return difference, f"--fedavg says so{doubt}"
     if kind == "difference":
@@ -117,18 +116,15 @@ def settle_kind(
     return update, f"as its numbers look: {looks.why}" if looks.kind == "gradient" else f"assumed: {looks.why}"
 
 
-def _refuse_contradiction(
-    update: Update, path: str | Path, kind: Kind | None, steps: int | None, learning_rate: float | None
-) -> None:
+def _refuse_contradiction(update: Update, path: str | Path, kind: Kind | None, training: FedAvg | None) -> None:
     if kind is not None and kind != update.kind:
         raise GradleakError(f"{path} says of itself that it is a {update.kind}; leave out --kind {kind}")
-    if steps is None:
+    if training is None:
         return
     if update.kind == "gradient":
         raise GradleakError(f"{path} says of itself that it is a gradient; leave out --fedavg")
-    if (steps, learning_rate) != (update.steps, update.learning_rate):
-        own = f"steps={update.steps},lr={update.learning_rate:g}"
-        raise GradleakError(f"{path} says of itself that it was made with {own}; leave out --fedavg")
+    if training != update.training:
+        raise GradleakError(f"{path} says of itself that it was made with {update.training}; leave out --fedavg")
 
 
 def _pairs(update: Update, target: Target) -> Iterator[tuple[Tensor, Tensor]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,10 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.exchange.protocol import FedAvg, Precision, WireFormat
+from gradleak.settings import settings_of
 from gradleak.targets import Target
 
 FORMAT = "gradleak-update"
 Kind = Literal["gradient", "difference"]
+_TRANSPORT = ("precision", "send", "clients")
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,13 @@ class Update:
     Attributes:
         tensors: gradients, or differences of weights, by parameter name.
         kind: `gradient` (FedSGD) or `difference` (FedAvg: weights after minus weights before).
-        learning_rate: of the local steps of FedAvg.
-        steps: number of local steps of FedAvg.
+        learning_rate: of the local steps of FedAvg; follows from `training` if that is given.
+        steps: number of local steps of FedAvg; None if the protocol says epochs instead.
         origin: the model it was computed on; None for a file of other software.
+        training: the protocol of local training; plain SGD if only rate and steps are given, None for FedSGD.
+        precision: number format of the client's forward and backward passes.
+        send: number format in which the update was sent; the tensors here are converted back.
+        clients: number of clients whose updates are summed.
     """
 
     tensors: Mapping[str, Tensor]
@@ -55,6 +63,18 @@ class Update:
     learning_rate: float | None = None
     steps: int | None = None
     origin: Origin | None = None
+    training: FedAvg | None = None
+    precision: Precision = "fp32"
+    send: WireFormat = "fp32"
+    clients: int = 1
+
+    def __post_init__(self) -> None:
+        rate, steps = self.learning_rate, self.steps
+        if self.training is None and self.kind == "difference" and rate and steps and 0 < rate < inf and steps > 0:
+            object.__setattr__(self, "training", FedAvg(steps=steps, lr=float(rate)))
+        if self.training is not None:
+            object.__setattr__(self, "learning_rate", self.training.lr)
+            object.__setattr__(self, "steps", self.training.steps)
 
     @property
     def num_values(self) -> int:
@@ -65,13 +85,17 @@ class Update:
         """Return the gradient: the update itself, or for FedAvg the mean over the local steps.
 
         With small learning rates the weights hardly move during the local steps, and the difference is close to
-        −learning rate × the sum of the gradients at the initial weights (LAMP, section 5).
+        −learning rate × the sum of the gradients at the initial weights (LAMP, section 5). A sum over clients gives
+        their mean. Where the protocol says epochs, their number takes the place of that of the steps, which the
+        attacker does not know. Whatever the optimiser was, the difference is divided in the same way: for Adam and
+        AdamW the result is a mean of normalised steps, no gradient.
         """
         if self.kind == "gradient":
-            return dict(self.tensors)
-        if not self.learning_rate or not self.steps:
+            return dict(self.tensors) if self.clients == 1 else {n: t / self.clients for n, t in self.tensors.items()}
+        training = self.training
+        if training is None:
             raise GradleakError("a weight difference needs the learning rate and the number of local steps")
-        factor = -1.0 / (self.learning_rate * self.steps)
+        factor = -1.0 / (training.lr * (training.steps or training.epochs or 1) * self.clients)
         return {name: tensor * factor for name, tensor in self.tensors.items()}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Update:
@@ -104,11 +128,7 @@ class Update:
 
     def save(self, path: str | Path) -> None:
         """Write the update as safetensors."""
-        metadata = {"format": FORMAT, "schema": "1", "kind": self.kind}
-        if self.kind == "difference":
-            if self.learning_rate is None or self.steps is None:
-                raise GradleakError("a weight difference needs the learning rate and the number of local steps")
-            metadata |= {"learning_rate": repr(float(self.learning_rate)), "steps": str(self.steps)}
+        metadata = {"format": FORMAT, "schema": "1", "kind": self.kind} | self._protocol_metadata()
         if self.origin is not None:
             metadata |= {f"target.{key}": str(value) for key, value in vars(self.origin).items()}
         if Path(path).exists() and not Path(path).is_file():  # writing would replace a device file
@@ -119,17 +139,42 @@ class Update:
         except (OSError, SafetensorError) as error:
             raise GradleakError(f"{path} cannot be written: {error}") from None
 
+    def _protocol_metadata(self) -> dict[str, str]:
+        """Return what the file states of the protocol; what is as it always was is left out."""
+        metadata: dict[str, str] = {}
+        if self.kind == "difference":
+            if self.learning_rate is None or (self.steps is None and self.training is None):
+                raise GradleakError("a weight difference needs the learning rate and the number of local steps")
+            metadata["learning_rate"] = repr(float(self.learning_rate))
+            metadata |= {} if self.steps is None else {"steps": str(self.steps)}
+        training = self.further_protocol()
+        metadata |= {f"training.{name}": str(value) for name, value in training.pop("training", {}).items()}
+        return metadata | {name: str(value) for name, value in training.items()}
+
+    def further_protocol(self) -> dict[str, Any]:
+        """Return what is public besides kind, rate and steps: each entry only if it is not the usual one."""
+        usual = {"precision": "fp32", "send": "fp32", "clients": 1}
+        stated = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+        training = self.training.as_dict() if self.training is not None else {}
+        others = {name: value for name, value in training.items() if name not in ("lr", "steps") and value is not None}
+        return stated | ({"training": others} if others else {})
+
     @classmethod
     def load(cls, path: str | Path) -> Update:
         """Read an update; a file of other software is read as a gradient."""
-        _refuse_pickle(Path(path))
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        except (SafetensorError, OSError, ValueError) as error:
-            raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
+        tensors, metadata = read_tensors(path)
         return cls(tensors, **_from_metadata(metadata, path))
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file."""
+    _refuse_pickle(Path(path))
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError, ValueError) as error:
+        raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
 
 
 def _refuse_pickle(path: Path) -> None:
@@ -149,8 +194,8 @@ def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, A
         if fields["kind"] not in ("gradient", "difference"):
             raise ValueError(metadata["kind"])
         if fields["kind"] == "difference":
-            fields["learning_rate"] = float(metadata["learning_rate"])
-            fields["steps"] = int(metadata["steps"])
+            fields |= _training(metadata)
+        fields |= _transport(metadata)
         if "target.name" in metadata:
             fields["origin"] = Origin(
                 name=metadata["target.name"],
@@ -162,4 +207,26 @@ def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, A
             )
     except (KeyError, ValueError) as error:
         raise GradleakError(f"{path} has metadata that make no sense: {error}") from None
+    return fields
+
+
+def _training(metadata: Mapping[str, str]) -> dict[str, Any]:
+    rate, steps = float(metadata["learning_rate"]), metadata.get("steps")
+    declared, prefix = settings_of(FedAvg), "training."
+    stated = {key.removeprefix(prefix): text for key, text in metadata.items() if key.startswith(prefix)}
+    if not stated:
+        return {"learning_rate": rate, "steps": int(metadata["steps"])}
+    others = {name: declared[name].parse(text) for name, text in stated.items()}
+    return {"training": FedAvg(lr=rate, steps=None if steps is None else int(steps), **others)}
+
+
+def _transport(metadata: Mapping[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: metadata[name] for name in _TRANSPORT if name in metadata}
+    for name, allowed in (("precision", get_args(Precision)), ("send", get_args(WireFormat))):
+        if fields.get(name, allowed[0]) not in allowed:
+            raise ValueError(fields[name])
+    if "clients" in fields:
+        fields["clients"] = int(fields["clients"])
+        if fields["clients"] < 1:
+            raise ValueError(fields["clients"])
     return fields

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
-from gradleak.exchange import Origin, Update
+from gradleak.exchange import FedAvg, Origin, Precision, Update, WireFormat
+from gradleak.federation.training import Batch, check_batch, check_precision, gradient, local_difference
+from gradleak.federation.transmission import as_received
 from gradleak.randomness import random_stream, start_torch
 from gradleak.targets import Target, Tokens
 
@@ -23,25 +25,6 @@ embeddings; `trained`: all.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedAvg:
-    """Local SGD whose change of the weights is sent (McMahan et al. 2017).
-
-    Attributes:
-        steps: number of local SGD steps.
-        lr: their learning rate.
-        batch: sequences in each step, taken in order and cyclically; None for all of them.
-    """
-
-    steps: int
-    lr: float
-    batch: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not self.lr > 0 or (self.batch is not None and self.batch < 1):
-            raise GradleakError("FedAvg needs steps of at least 1, lr above 0 and batch of at least 1")
-
-
 class Client:
     """A client of federated learning.
 
@@ -50,8 +33,10 @@ class Client:
         dropout: whether to train with the model's dropout, as fine-tuning does.
         embeddings: which embedding gradients are sent, see `Embeddings`.
         fedavg: local training; None for FedSGD, one gradient of the mean loss over the batch.
-        seed: seed of the dropout masks, and of labels that are not given; None to draw them from the system's entropy,
-            which nobody can repeat. It is private: no update holds it.
+        precision: number format of forward and backward passes; fp16 scales the loss, as Hugging Face's Trainer does.
+        send: number format in which the update leaves the client; the server converts it back.
+        seed: seed of the dropout masks, of the order of the texts, and of labels that are not given; None to draw them
+            from the system's entropy, which nobody can repeat. It is private: no update holds it.
     """
 
     def __init__(
@@ -61,30 +46,62 @@ class Client:
         dropout: bool = False,
         embeddings: Embeddings = "frozen",
         fedavg: FedAvg | None = None,
+        precision: Precision = "fp32",
+        send: WireFormat = "fp32",
         seed: int | None = 0,
     ) -> None:
+        check_precision(precision, target.device)
+        if send not in get_args(WireFormat):
+            raise unknown_name("number format to send", send, get_args(WireFormat))
         self.target = target
         self.dropout = dropout
         self.embeddings = embeddings
         self.fedavg = fedavg
+        self.precision: Precision = precision
+        self.wire: WireFormat = send
         self.sent_parameters = sent_parameters(target, embeddings)
         self._generator = random_stream(seed)
 
     def update(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Update:
-        """Train on a private batch and return the update that is sent.
+        """Train on a private batch and return the update that the server receives.
 
         Args:
             texts: the private sentences.
             labels: their classes; drawn from the client's seed if not given. A language model needs none.
+
+        Raises:
+            GradleakError: if a mini-batch of local training is larger than the batch, or a text or label is refused.
+        """
+        if self.fedavg is not None:
+            check_batch(self.fedavg, len(texts))
+        return self.send(self.train(texts, labels))
+
+    def train(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Update:
+        """Train on a private batch and return the update in full precision, before defenses and `send`.
+
+        Fewer texts than a mini-batch has are repeated in it; with epochs they are the whole of it.
         """
         tokens = self.target.encode(texts)
-        classes = self._labels(tokens, labels)
-        origin = Origin.of(self.target)
+        batch = Batch(tokens, self._labels(tokens, labels))
+        origin, names = Origin.of(self.target), self.sent_parameters
         with self._training():
             if self.fedavg is None:
-                return Update(self._gradients(self._weights(), tokens, classes), origin=origin)
-            difference = self._train(self.fedavg, tokens, classes)
-        return Update(difference, "difference", self.fedavg.lr, self.fedavg.steps, origin)
+                slopes = gradient(self.target, batch, names, self.precision)
+                return Update(slopes, origin=origin, precision=self.precision)
+            change = local_difference(self.target, batch, names, self.fedavg, self._generator, self.precision)
+        return Update(change, "difference", origin=origin, training=self.fedavg, precision=self.precision)
+
+    def train_alone(self, texts: Sequence[str], labels: Sequence[int] | None = None) -> Iterator[Update]:
+        """Yield the update of each text as if it were the client's only one, before defenses and `send`."""
+        for number, text in enumerate(texts):
+            yield self.train([text], None if labels is None else [labels[number]])
+
+    def send(self, update: Update) -> Update:
+        """Return an update as the server has it after it was sent in the client's number format."""
+        if self.wire == "fp32":
+            return update
+        tensors = {name: as_received(tensor, self.wire) for name, tensor in update.tensors.items()}
+        return replace(update, tensors=tensors, send=self.wire)
 
     def draw_labels(self, count: int) -> list[int]:
         """Draw uniform classes from the client's random stream."""
@@ -100,31 +117,6 @@ class Client:
         if wrong is not None:
             raise GradleakError(f"label {wrong} is not one of {self.target.num_labels} (0 to num_labels − 1)")
         return torch.tensor(chosen, device=self.target.device)
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self.target.parameters.items()}
-
-    def _gradients(self, weights: dict[str, Tensor], tokens: Tokens, labels: Tensor) -> dict[str, Tensor]:
-        sent = self.sent_parameters
-        leaves = {name: weights[name].clone().requires_grad_() for name in sent}
-        loss = self.target.loss_with(weights | leaves, tokens.ids, tokens.mask, labels)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-        return {
-            name: torch.zeros_like(leaves[name]) if gradient is None else gradient
-            for name, gradient in zip(sent, gradients, strict=True)
-        }
-
-    def _train(self, fedavg: FedAvg, tokens: Tokens, labels: Tensor) -> dict[str, Tensor]:
-        before = self._weights()
-        weights = dict(before)
-        count = len(tokens.ids)
-        size = fedavg.batch or count
-        for step in range(fedavg.steps):
-            rows = torch.arange(step * size, (step + 1) * size, device=tokens.ids.device) % count
-            chosen = Tokens(tokens.ids[rows], tokens.mask[rows])
-            gradients = self._gradients(weights, chosen, labels[rows])
-            weights |= {name: weights[name] - fedavg.lr * gradient for name, gradient in gradients.items()}
-        return {name: weights[name] - before[name] for name in self.sent_parameters}
 
     @contextmanager
     def _training(self) -> Iterator[None]:

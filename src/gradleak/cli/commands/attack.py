@@ -128,6 +128,9 @@ def _check_captured(text: TextChoice, client: ClientChoice, choice: AttackChoice
         "--know": choice.know,
         "--dropout": client.dropout,
         "--embeddings": client.embeddings,
+        "--precision": client.precision != "fp32",
+        "--send": client.send != "fp32",
+        "--clients": client.clients > 1,
         "--defense": client.defense,
     }
     pointless = next((option for option, value in simulated.items() if value), None)

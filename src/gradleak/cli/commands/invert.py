@@ -38,7 +38,7 @@ def train(
     folder: Folder,
     text: AuxiliaryChoice,
     model: ModelChoice,
-    client: Annotated[ClientChoice, Without("fedavg")],
+    client: Annotated[ClientChoice, Without("fedavg", "precision", "send", "clients")],
     seed: Seed = 0,
     inverter: InverterChoice,
     json_file: JsonFile = None,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os.path
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
+    from gradleak.settings import Setting
 
-Number = TypeVar("Number", int, float)
+FEDAVG_FORM = "steps=N,lr=RATE and maybe batch=N"
 
 # Files that are read from the folder of a model, a prior or an inverter.
 MODEL_FILES = re.compile(
@@ -78,27 +78,34 @@ def parse_duration(text: str, option: str) -> float:
 
 
 def parse_fedavg(text: str | None) -> FedAvg | None:
-    """Parse `steps=4,lr=5e-5,batch=1`."""
+    """Parse `steps=4,lr=5e-5,batch=1`, and further settings of `FedAvg`."""
     from gradleak.federation import FedAvg
+    from gradleak.settings import settings_of
 
     if text is None:
         return None
-    values: dict[str, str] = {}
+    declared = settings_of(FedAvg)
+    values: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise GradleakError(f"--fedavg takes steps=N,lr=RATE and maybe batch=N, not '{text}'")
-        if key not in ("steps", "lr", "batch"):
-            raise unknown_name("setting of --fedavg", key, ["steps", "lr", "batch"])
-        values[key] = value
-    missing = [key for key in ("steps", "lr") if key not in values]
+            raise GradleakError(f"--fedavg takes {FEDAVG_FORM}, not '{text}'")
+        if key not in declared:
+            raise unknown_name("setting of --fedavg", key, declared)
+        values[key] = _fedavg_value(declared[key], value)
+    length = () if "epochs" in values else ("steps",)
+    missing = [key for key in (*length, "lr") if key not in values]
     if missing:
-        raise GradleakError(f"--fedavg lacks {' and '.join(missing)}: steps=N,lr=RATE and maybe batch=N")
-    rate = _number(values["lr"], float, "lr", "a number")
-    if not math.isfinite(rate):
-        raise GradleakError(f"--fedavg lr takes a number, not '{values['lr']}'")
-    batch = _number(values["batch"], int, "batch", "a whole number") if "batch" in values else None
-    return FedAvg(steps=_number(values["steps"], int, "steps", "a whole number"), lr=rate, batch=batch)
+        raise GradleakError(f"--fedavg lacks {' and '.join(missing)}: {FEDAVG_FORM}")
+    return FedAvg(**values)
+
+
+def _fedavg_value(setting: Setting, text: str) -> Any:  # noqa: ANN401 - a value of the setting's type
+    words = {int: "a whole number", float: "a number", bool: "true or false"}
+    try:
+        return setting.parse(text)
+    except GradleakError:
+        raise GradleakError(f"--fedavg {setting.name} takes {words[setting.kind]}, not '{text}'") from None
 
 
 def parse_device(text: str) -> str:
@@ -172,10 +179,3 @@ def try_writing(path: Path, folder: Path) -> None:
             pass
     except OSError as error:
         raise GradleakError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _number(text: str, kind: Callable[[str], Number], key: str, words: str) -> Number:
-    try:
-        return kind(text)
-    except ValueError:
-        raise GradleakError(f"--fedavg {key} takes {words}, not '{text}'") from None

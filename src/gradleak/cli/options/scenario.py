@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from gradleak.cli.options.parse import parse_device, parse_fedavg, parse_whole_numbers
 from gradleak.cli.options.shared import (
     AllowPickle,
     BatchSize,
+    Clients,
     DatasetName,
     DefenseTexts,
     Device,
@@ -22,7 +23,9 @@ from gradleak.cli.options.shared import (
     ModelSeed,
     NewHead,
     NumLabels,
+    PrecisionName,
     RandomWeights,
+    SendName,
     Take,
     Task,
     TextColumn,
@@ -196,20 +199,30 @@ class ClientChoice:
     dropout: Dropout = False
     embeddings: EmbeddingsSent = None
     fedavg: FedAvgText = None
+    precision: PrecisionName = "fp32"
+    send: SendName = "fp32"
+    clients: Clients = 1
     defense: DefenseTexts = None
 
     def read(self) -> DefendedClient:
         """Parse the options to a client with defenses."""
         from gradleak.audit.scenario import ClientSettings
         from gradleak.defenses import parse_defense
-        from gradleak.federation import Embeddings
+        from gradleak.federation import Embeddings, Precision, WireFormat
 
         if self.embeddings is not None and self.embeddings not in get_args(Embeddings):
             raise unknown_name("embeddings setting", self.embeddings, get_args(Embeddings))
+        if self.precision not in get_args(Precision):
+            raise unknown_name("precision", self.precision, get_args(Precision))
+        if self.send not in get_args(WireFormat):
+            raise unknown_name("number format to send", self.send, get_args(WireFormat))
         settings = ClientSettings(
             dropout=self.dropout,
             embeddings=self.embeddings or "frozen",  # type: ignore[arg-type]  # checked above
             fedavg=parse_fedavg(self.fedavg),
+            precision=self.precision,  # type: ignore[arg-type]  # checked above
+            send=self.send,  # type: ignore[arg-type]  # checked above
+            clients=self.clients,
         )
         return DefendedClient(settings, tuple(parse_defense(text) for text in self.defense or ()))
 
@@ -226,7 +239,7 @@ class DefendedClient:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the client's settings for JSON."""
-        return asdict(self.settings)
+        return self.settings.as_dict()
 
     def scenario(self, text: PrivateText, batch_size: int | None, facts: Sequence[str], seed: int | None) -> Scenario:
         """Return the threat model of this client on private text, and an attacker who knows these facts."""

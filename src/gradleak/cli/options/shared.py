@@ -128,9 +128,39 @@ FedAvgText = Annotated[
     typer.Option(
         "--fedavg",
         metavar="steps=4,lr=5e-5",
-        help="Train locally first and send the difference of the weights (batch=… for local batches); "
-        "with --update: how a captured difference was made.",
+        help="Train locally first and send the difference of the weights. Further settings: batch, epochs (in place of "
+        "steps), optimizer=sgd|adam|adamw, momentum, weight_decay, beta1, beta2, eps, schedule=constant|linear, "
+        "warmup, clip, accumulate, shuffle (docs/clients.md). With --update: how a captured difference was made.",
         show_default=False,
+        rich_help_panel=CLIENT,
+    ),
+]
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="fp32|bf16|fp16",
+        help="Number format while training (autocast; fp16 with loss scaling).",
+        rich_help_panel=CLIENT,
+    ),
+]
+SendName = Annotated[
+    str,
+    typer.Option(
+        "--send",
+        metavar="fp32|fp16|bf16|int8|int8-tensor",
+        help="Number format in which the update leaves the client; int8 with a scale for each block of 4,096 entries, "
+        "int8-tensor with one for each tensor.",
+        rich_help_panel=CLIENT,
+    ),
+]
+Clients = Annotated[
+    int,
+    typer.Option(
+        "--clients",
+        min=1,
+        metavar="K",
+        help="Clients whose updates are summed before the attacker sees them, each with a batch of its own.",
         rich_help_panel=CLIENT,
     ),
 ]

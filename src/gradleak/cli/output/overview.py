@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gradleak.audit.run import AttackPlan
     from gradleak.audit.scenario import CapturedBatch
     from gradleak.cli.options.scenario import DefendedClient, PrivateText
+    from gradleak.exchange import Update
 
 Rows = tuple[tuple[str, str], ...]
 
@@ -67,7 +68,7 @@ def describe_captured(
 ) -> PlanDescription:
     """Describe a plan that attacks an update from a file; `reason` says how its kind was determined."""
     update, known = batch.update, batch.knowledge.told
-    words = f"FedAvg ({update.steps} steps, lr {update.learning_rate:g})" if update.kind == "difference" else "FedSGD"
+    words = protocol_words(update)
     rows = (("update", f"{path}, {words}"), ("kind", f"{update.kind}: {reason}"), ("holds", sizes(update)))
     record = {
         "client": None,
@@ -77,9 +78,24 @@ def describe_captured(
         "dataset": None,
         "labels": None,
         "update": str(path),
-        "update_kind": {"kind": update.kind, "steps": update.steps, "lr": update.learning_rate, "why": reason},
+        "update_kind": {
+            "kind": update.kind,
+            "steps": update.steps,
+            "lr": update.learning_rate,
+            "why": reason,
+            **update.further_protocol(),
+        },
     }
     return PlanDescription(rows, record, known, preset)
+
+
+def protocol_words(update: Update) -> str:
+    """Return the public protocol of an update, in words."""
+    words = "FedSGD" if update.training is None else update.training.in_words
+    words += "" if update.precision == "fp32" else f", trained in {update.precision}"
+    words += "" if update.send == "fp32" else f", sent as {update.send}"
+    words += "" if update.clients == 1 else f", sum over {update.clients} clients"
+    return words
 
 
 def overview(plan: AttackPlan, description: PlanDescription) -> list[tuple[str, str]]:

@@ -42,8 +42,11 @@ class Cell(ABC):
     @cached_property
     def config(self) -> dict[str, Any]:
         """The description as JSON values."""
-        described: dict[str, Any] = json.loads(json.dumps({"kind": self.kind, **asdict(self)}))
+        described: dict[str, Any] = json.loads(json.dumps({"kind": self.kind, **self._described()}))
         return described
+
+    def _described(self) -> dict[str, Any]:
+        return asdict(self)
 
     @cached_property
     def id(self) -> str:
@@ -91,6 +94,9 @@ class AttackCell(Cell):
     client: ClientSettings
     knowledge: tuple[str, ...]
     attack: AttackSpec
+
+    def _described(self) -> dict[str, Any]:
+        return super()._described() | {"client": self.client.as_dict()}
 
     @property
     def pace(self) -> tuple[str, str]:

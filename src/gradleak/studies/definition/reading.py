@@ -101,6 +101,13 @@ def positive(value: object, place: Place) -> float:
     return float(value)
 
 
+def number(value: object, place: Place) -> float:
+    """Read a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise place.error(f"takes a number, not {value!r}")
+    return float(value)
+
+
 def one_of(kind: str, names: Sequence[str]) -> Key:
     """Return a key that takes one of some names; the first is the default."""
 

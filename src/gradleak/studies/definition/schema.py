@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Any, get_args
 
 from gradleak.attacks import ATTACKS
@@ -16,8 +17,21 @@ from gradleak.data import parse_take
 from gradleak.defenses import examples_needed, parse_defense
 from gradleak.errors import unknown_name
 from gradleak.exchange import FACTS, fact_field
-from gradleak.federation import Embeddings, FedAvg
-from gradleak.studies.definition.reading import Key, Place, flag, listed, one_of, positive, read_table, text, whole
+from gradleak.federation import Embeddings, FedAvg, Precision, WireFormat
+from gradleak.settings import Setting, settings_of
+from gradleak.studies.definition.reading import (
+    REQUIRED,
+    Key,
+    Place,
+    flag,
+    listed,
+    number,
+    one_of,
+    positive,
+    read_table,
+    text,
+    whole,
+)
 from gradleak.studies.definition.specs import AttackSpec, DataSpec, is_known_defense
 from gradleak.targets import MODELS, Task
 
@@ -74,7 +88,22 @@ def dropout(value: object, place: Place) -> bool | float:
 
 def fedavg(value: object, place: Place) -> FedAvg:
     """Read the table of local training."""
-    return FedAvg(**read_table(value, FEDAVG, place))
+    values = read_table(value, FEDAVG, place)
+    if values["steps"] is None and values["epochs"] is None:
+        raise place.error("lacks steps")
+    return place.check(lambda: FedAvg(**values))
+
+
+def setting_key(setting: Setting) -> Key:
+    """Return the key of a declared setting: the reader of its values, and its default."""
+    default = REQUIRED if setting.default is MISSING else setting.default
+    if setting.choices:
+        return Key(one_of(setting.name, setting.choices).read, default)
+    if setting.kind is bool:
+        return Key(flag, default)
+    if setting.kind is int:
+        return Key(whole(int(setting.least or 0)), default)
+    return Key(positive if setting.above == 0 else number, default)
 
 
 def attack(value: object, place: Place) -> AttackSpec:
@@ -152,11 +181,14 @@ DATASET = {
     "label_column": Key(text, None),
     "labels": Key(labels, None),
 }
-FEDAVG = {"steps": Key(whole(1)), "lr": Key(positive), "batch": Key(whole(1), None)}
+FEDAVG = {name: setting_key(setting) for name, setting in settings_of(FedAvg).items()}
 CLIENT = {
     "dropout": Key(dropout, False),
     "embeddings": one_of("embeddings setting", get_args(Embeddings)),
     "fedavg": Key(fedavg, None),
+    "precision": one_of("precision", get_args(Precision)),
+    "send": one_of("number format to send", get_args(WireFormat)),
+    "clients": Key(whole(1), 1),
 }
 ATTACK = {"name": Key(text), "preset": Key(text, None), "settings": Key(settings, {})}
 SEEDS = Key(listed(whole(0, LARGEST_SEED)), (0,))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradleak.attacks import find_attack
-from gradleak.audit.scenario import TargetSpec
+from gradleak.audit.scenario import TargetSpec, check_sums
 from gradleak.data import classes_needed
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FACTS
@@ -174,7 +174,9 @@ def _attack_cells(grid: AttackGrid, library: Library) -> Iterator[AttackCell]:
         grid.attack,
     ):
         named = {"weights": library.weights_hash(target), **_folders(attack)}
-        for part in _parts(library.bounds(dataset), size * grid.batches_per_cell):
+        start, stop = library.bounds(dataset)
+        check_sums(stop - start, size, client.clients)
+        for part in _parts((start, stop), size * client.clients * grid.batches_per_cell):
             taken = replace(dataset, take=part)
             yield AttackCell(
                 target=_with_classes(target, dataset, library),

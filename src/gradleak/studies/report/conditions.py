@@ -22,13 +22,26 @@ CONDITIONS = (
     "dropout",
     "embeddings",
     "fedavg",
+    "precision",
+    "send",
+    "clients",
     "defense",
     "knowledge",
 )
 """The conditions of a row, in the order of the columns."""
 
-CONDITION_GROUPS = {"attack": ("attack", "preset", "settings"), "client": ("dropout", "embeddings", "fedavg")}
+CLIENT_CONDITIONS = ("dropout", "embeddings", "fedavg", "precision", "send", "clients")
+CONDITION_GROUPS = {"attack": ("attack", "preset", "settings"), "client": CLIENT_CONDITIONS}
 """Names of `--by` that select several conditions."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "preset": "paper",
+    "settings": {},
+    "precision": "fp32",
+    "send": "fp32",
+    "clients": 1,
+}
+"""Values that go without saying where all rows have them."""
 
 NO_DEFENSE = "none"
 OURS = ("sieve", "auto", "mosaic")
@@ -74,6 +87,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"dropout {value:g}" if value and value is not True else "dropout" if value else "no dropout"
     ),
     "fedavg": lambda value: "FedSGD" if value == "none" else f"FedAvg {value}",
+    "precision": lambda value: f"trained in {value}",
+    "send": lambda value: f"sent as {value}",
+    "clients": lambda value: "1 client" if value == 1 else f"sum over {value} clients",
     "defense": lambda value: "no defense" if value == NO_DEFENSE else str(value),
     "knowledge": lambda value: f"knows {', '.join(value) or 'nothing'}",
 }
@@ -89,7 +105,7 @@ def row_order(conditions: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the sort key of a row, independent of the order in which cells finished."""
     attack, defense = conditions["attack"] or "", conditions["defense"] or ""
     known = {name: number for number, name in enumerate(ATTACK_ORDER)}
-    scenario = [conditions[name] for name in ("target", "dataset", "batch_size", "dropout", "embeddings", "fedavg")]
+    scenario = [conditions[name] for name in ("target", "dataset", "batch_size", *CLIENT_CONDITIONS)]
     return (
         *((value is not None, _sortable(value)) for value in scenario),
         defense_order(defense),

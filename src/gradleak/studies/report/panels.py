@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradleak.errors import unknown_name
-from gradleak.studies.report.conditions import NO_DEFENSE, attack_label, in_words, strength
+from gradleak.studies.report.conditions import CLIENT_CONDITIONS, NO_DEFENSE, attack_label, in_words, strength
 from gradleak.studies.report.rows import Row
 from gradleak.studies.report.summary import Overview
 
@@ -22,7 +22,7 @@ PRUNINGS = {
     "prune-global": "share pruned, of the whole update",
     "mask": "share masked at random",
 }
-HELD = ("target", "dataset", "batch_size", "dropout", "embeddings", "fedavg", "defense")
+HELD = ("target", "dataset", "batch_size", *CLIENT_CONDITIONS, "defense")
 """The conditions that are held at one setting in a panel, except the one that varies."""
 SCORE, SCORE_TITLE = "rouge1", "ROUGE-1"
 ENOUGH_ATTACKED, ENOUGH_TESTED = 30, 100

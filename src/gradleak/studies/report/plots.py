@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradleak.errors import GradleakError, missing_extra
-from gradleak.studies.report.conditions import ATTACK_ORDER, in_words
+from gradleak.studies.report.conditions import ATTACK_ORDER, DEFAULTS, in_words
 from gradleak.studies.report.panels import HELD, KINDS, SCORE, SCORE_TITLE, Panel, Point, find_panels
 from gradleak.studies.report.placing import Wrapper, best_box, spread
 from gradleak.studies.report.summary import Overview
@@ -87,7 +87,8 @@ def _figure(overview: Overview, panels: Sequence[Panel]) -> Figure:
 
 
 def _headline(overview: Overview) -> str:
-    where = ", ".join(in_words(name, value) for name, value in overview.same.items() if name in HELD)
+    held = {name: value for name, value in overview.same.items() if name in HELD and DEFAULTS.get(name) != value}
+    where = ", ".join(in_words(name, value) for name, value in held.items())
     return f"{overview.study or 'study'}: what an attacker reads back" + (f"  ({where})" if where else "")
 
 

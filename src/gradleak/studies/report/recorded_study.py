@@ -13,6 +13,7 @@ from typing import Any
 
 from gradleak.errors import GradleakError
 from gradleak.metrics import SCORE_NAMES
+from gradleak.settings import settings_texts
 from gradleak.studies.records.stale import why_old
 from gradleak.studies.report.conditions import NO_DEFENSE
 
@@ -59,7 +60,10 @@ class FinishedCell:
             "batch_size": config["batch_size"],
             "dropout": client["dropout"],
             "embeddings": client["embeddings"],
-            "fedavg": ",".join(f"{k}={v:g}" for k, v in fedavg.items() if v is not None) if fedavg else "none",
+            "fedavg": ",".join(settings_texts(fedavg)) if fedavg else "none",
+            "precision": client.get("precision", "fp32"),
+            "send": client.get("send", "fp32"),
+            "clients": client.get("clients", 1),
             "defense": self.defense,
             "knowledge": sorted(config.get("knowledge") or ()),
         }

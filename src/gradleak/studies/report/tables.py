@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradleak.errors import GradleakError
-from gradleak.studies.report.conditions import attack_label, in_words
+from gradleak.studies.report.conditions import DEFAULTS, attack_label, in_words
 from gradleak.studies.report.rows import Row
 from gradleak.studies.report.summary import Overview
 from gradleak.studies.report.utility_rows import UtilityRow
@@ -47,8 +47,7 @@ def text_tables(overview: Overview, digits: int = 0) -> list[TextTable]:
 
 def constants(overview: Overview) -> str:
     """Return the conditions that are the same in all rows, in words, without defaults."""
-    defaults: dict[str, object] = {"preset": "paper", "settings": {}}
-    return ", ".join(in_words(name, value) for name, value in overview.same.items() if defaults.get(name) != value)
+    return ", ".join(in_words(name, value) for name, value in overview.same.items() if DEFAULTS.get(name) != value)
 
 
 def notes(overview: Overview) -> list[str]:

@@ -1,0 +1,115 @@
+"""The public part of local training: what a client's protocol states, and what an `Update` carries of it.
+
+`FedAvg` is declared once with `setting`; the command line, study files and the metadata of updates are read by that
+declaration. The client's seed and the number of its texts are no part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from math import ceil, isfinite
+from typing import Any, Literal
+
+from gradleak.errors import GradleakError
+from gradleak.settings import check_settings, setting, settings_of, settings_texts
+
+Precision = Literal["fp32", "bf16", "fp16"]
+"""Number format of the forward and backward pass (autocast); weights and gradients stay float32."""
+
+WireFormat = Literal["fp32", "fp16", "bf16", "int8", "int8-tensor"]
+"""Number format in which tensors leave the client; the server converts them back to float32.
+
+`int8`: one scale for each block of 4,096 entries; `int8-tensor`: one scale for each tensor.
+"""
+
+_ALWAYS_WRITTEN = ("steps", "lr", "batch")
+_ONLY_OF = {"momentum": ("sgd",), "beta1": ("adam", "adamw"), "beta2": ("adam", "adamw"), "eps": ("adam", "adamw")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Local training whose change of the weights is sent (McMahan et al. 2017).
+
+    With `steps` alone batches are taken in order and cyclically, so a batch may begin at the last text and continue at
+    the first. With `epochs` the last batch of each pass is what remains, as in a DataLoader. Defaults of `adam` and
+    `adamw` are those of Hugging Face's Trainer; weight decay applies to every trained parameter, as in torch.optim
+    (the Trainer leaves out biases and LayerNorms).
+    """
+
+    steps: int | None = setting(None, "steps of the optimiser; or give epochs", least=1)
+    lr: float = setting(MISSING, "learning rate", above=0)
+    batch: int | None = setting(None, "texts in a mini-batch; none for all of them", unit="texts", least=1)
+    epochs: int | None = setting(None, "passes over the client's texts, in place of steps", least=1)
+    optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "optimiser, of torch.optim")
+    momentum: float = setting(0.0, "momentum of sgd", least=0, most=1)
+    weight_decay: float = setting(0.0, "weight decay; decoupled in adamw, L2 in the others", least=0)
+    beta1: float = setting(0.9, "decay of the first moment of adam and adamw", least=0, most=1)
+    beta2: float = setting(0.999, "decay of the second moment of adam and adamw", least=0, most=1)
+    eps: float = setting(1e-8, "term added to the denominator of adam and adamw", above=0)
+    schedule: Literal["constant", "linear"] = setting("constant", "learning rate after the warm-up; linear falls to 0")
+    warmup: int = setting(0, "steps over which the learning rate rises from 0", least=0)
+    clip: float = setting(0.0, "largest norm of a step's gradient; 0 for no clipping", least=0)
+    accumulate: int = setting(1, "mini-batches whose mean gradient makes one step", least=1)
+    shuffle: bool = setting(False, "whether each pass takes the texts in an order drawn from the client's seed")
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise GradleakError(f"steps={self.steps} and epochs={self.epochs} exclude each other: give one of them")
+        if self.steps is None and self.epochs is None:
+            raise GradleakError("FedAvg needs steps or epochs")
+        if _below(self.steps, 1) or not self.lr > 0 or _below(self.batch, 1):
+            raise GradleakError("FedAvg needs steps of at least 1, lr above 0 and batch of at least 1")
+        check_settings(self)
+        self._check_numbers()
+        self._check_optimizer()
+        if self.steps is not None and self.warmup >= self.steps:
+            raise GradleakError(f"warmup={self.warmup} leaves none of {self.steps} steps at the full rate; give fewer")
+
+    def _check_numbers(self) -> None:
+        values = {name: getattr(self, name) for name in settings_of(FedAvg)}
+        strange = next((n for n, v in values.items() if isinstance(v, float) and not isfinite(v)), None)
+        if strange is not None:
+            raise GradleakError(f"{strange} takes a number, not {values[strange]}")
+        for name in ("momentum", "beta1", "beta2"):
+            if values[name] == 1:
+                raise GradleakError(f"{name} must be below 1")
+
+    def _check_optimizer(self) -> None:
+        declared = settings_of(FedAvg)
+        for name, optimizers in _ONLY_OF.items():
+            if self.optimizer not in optimizers and getattr(self, name) != declared[name].default:
+                raise GradleakError(f"{name} is a setting of {' and '.join(optimizers)}, not of {self.optimizer}")
+
+    def __str__(self) -> str:
+        return ",".join(settings_texts(self.as_dict()))
+
+    @property
+    def in_words(self) -> str:
+        """The protocol as `FedAvg (4 steps, lr 5e-05, optimizer=adamw)`."""
+        length = f"{self.steps} steps" if self.epochs is None else f"{self.epochs} epochs"
+        rest = {name: value for name, value in self.as_dict().items() if name not in ("steps", "epochs", "lr")}
+        return f"FedAvg ({', '.join([length, f'lr {self.lr:g}', *settings_texts(rest)])})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return steps, lr and batch, and every other setting that differs from its default."""
+        values = {name: (getattr(self, name), one.default) for name, one in settings_of(FedAvg).items()}
+        return {name: value for name, (value, default) in values.items() if name in _ALWAYS_WRITTEN or value != default}
+
+    def num_steps(self, texts: int) -> int:
+        """Return the number of steps of the optimiser on so many texts."""
+        if self.steps is not None:
+            return self.steps
+        batches = ceil(texts / (self.batch or texts))
+        return (self.epochs or 1) * ceil(batches / self.accumulate)
+
+    def rate_factor(self, step: int, total: int) -> float:
+        """Return the learning rate of a step, counted from 0, relative to `lr`, as the Trainer's schedules do."""
+        if step < self.warmup:
+            return step / self.warmup
+        if self.schedule == "constant":
+            return 1.0
+        return max(0.0, (total - step) / max(1, total - self.warmup))
+
+
+def _below(value: float | None, least: float) -> bool:
+    return value is not None and value < least
