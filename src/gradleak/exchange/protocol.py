@@ -86,7 +86,8 @@ class FedAvg:
     @property
     def in_words(self) -> str:
         """The protocol as `FedAvg (4 steps, lr 5e-05, optimizer=adamw)`."""
-        length = f"{self.steps} steps" if self.epochs is None else f"{self.epochs} epochs"
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        length = f"{self.steps} steps" if self.epochs is None else epochs
         rest = {name: value for name, value in self.as_dict().items() if name not in ("steps", "epochs", "lr")}
         return f"FedAvg ({', '.join([length, f'lr {self.lr:g}', *settings_texts(rest)])})"
 
