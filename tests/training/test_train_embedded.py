@@ -205,6 +205,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 def test_script_trains_both_models_and_measures_them_again(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
