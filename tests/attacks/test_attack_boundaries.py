@@ -79,6 +79,7 @@ print(json.dumps([fields, modules]))
 """
 
 
+@pytest.mark.slow
 def test_attack_gives_same_result_from_saved_update_in_another_process(tmp_path: Path) -> None:
     original = small_target("bert")
     original.model.save_pretrained(tmp_path / "model")

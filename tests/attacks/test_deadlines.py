@@ -86,7 +86,7 @@ def assert_sound(target: Target, finding: Finding, lengths: Sequence[int] | None
 
 
 @every_search
-@pytest.mark.parametrize("asks", [0, 1, 2, 5, 12, 30])
+@pytest.mark.parametrize("asks", [0, 2, 12, 30])
 def test_whenever_time_is_up_an_attack_returns_what_it_has(name: str, asks: int) -> None:
     target = small_target("bert")
     victim, lengths = prey(target)
@@ -119,7 +119,7 @@ def test_so_does_one_that_was_told_nothing(name: str, asks: int) -> None:
         if preset != "paper"
     ],
 )
-@pytest.mark.parametrize("asks", [0, 4, 20])
+@pytest.mark.parametrize("asks", [0, 20])
 def test_so_does_every_preset(name: str, preset: str, asks: int) -> None:
     kind = find_attack(name)
     target = small_target("bert")

@@ -43,7 +43,7 @@ def test_every_ablation_changes_where_the_descent_ends(
     update, known = capture(target, TEXTS[1:])
     ends = []
     for changes in ({}, ablation):
-        attack = Lamp(**{**SMALL, "lr": 0.1, "alpha_lm": 50.0, "polish": 0, **changes})
+        attack = Lamp(**{**SMALL, "lr": 0.1, "alpha_lm": 50.0, "polish": 0, "moves": 8, "starts": 4, **changes})
         cohort = attack.cohort(target, [Victim(update.gradient(), known, torch.Generator().manual_seed(0))], Reporter())
         monkeypatch.setattr(Lamp, "cohort", lambda *_, cohort=cohort: cohort)
         attack.run(target, cohort.victims, Reporter())
