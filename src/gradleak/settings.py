@@ -121,7 +121,7 @@ class Setting:
             raise GradleakError(f"{self.name} must be at most {self.most:g}, not {value:g}")
 
     def fits(self, value: object) -> bool:
-        """Tell whether a value is of the setting's type; a whole number may stand for any other number."""
+        """Return whether a value is of the setting's type; a whole number may stand for any other number."""
         if value is None:
             return self.optional
         if self.kind is bool or isinstance(value, bool):

@@ -18,7 +18,7 @@ COPIES = 40  # a victim needs memory for so many copies of its gradient
 
 
 def attacked_together(target: Target) -> bool:
-    """Tell whether victims are attacked together on the target's device."""
+    """Return whether victims are attacked together on the target's device."""
     return target.device.type not in ONE_BY_ONE
 
 

@@ -17,7 +17,7 @@ from gradleak.targets import Target
 
 
 def has_position_gradient(target: Target, gradient: Mapping[str, Tensor]) -> bool:
-    """Tell whether the position embeddings' gradient was sent."""
+    """Return whether the position embeddings' gradient was sent."""
     return f"{target.family.position_embedding}.weight" in gradient
 
 

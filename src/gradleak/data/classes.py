@@ -36,7 +36,7 @@ class LabelMapping:
         return f"{', '.join(pairs[:SHOWN])}{more} ({HOW[self.by]})"
 
     def covers(self, dataset: Dataset) -> bool:
-        """Tell whether every label of a dataset has a class."""
+        """Return whether every label of a dataset has a class."""
         names = dataset.label_names or ()
         return all(names[number] in self.classes for number in dataset.used)
 
@@ -144,7 +144,7 @@ def _checked(given: Mapping[str, int], dataset: Dataset, count: int) -> dict[str
 
 
 def _numbered_from_zero(dataset: Dataset) -> bool:
-    """Tell whether a dataset's label numbers can be class numbers.
+    """Return whether a dataset's label numbers can be class numbers.
 
     Those of named labels can, and whole numbers that begin at 0. Others (1 to 5 stars) cannot, except a single one.
     """

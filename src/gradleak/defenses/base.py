@@ -48,7 +48,7 @@ class Defense(ABC):
 
     @abstractmethod
     def is_sensible(self) -> bool:
-        """Tell whether the numbers are in their ranges; NaN must not be."""
+        """Return whether the numbers are in their ranges; NaN must not be."""
 
     @abstractmethod
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:

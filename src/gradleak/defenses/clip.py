@@ -30,7 +30,7 @@ class Clip(BatchedDefense):
     value: float
 
     def is_sensible(self) -> bool:
-        """Tell whether it is a finite number above 0."""
+        """Return whether it is a finite number above 0."""
         return self.value > 0 and math.isfinite(self.value)
 
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from gradleak.randomness import SystemStream, hashed_stream
 
 
 def examples_needed(defenses: Iterable[Defense]) -> bool:
-    """Tell whether the defenses start from the update of each example (`defend_examples`) or of the batch (`defend`).
+    """Return whether the defenses start from the update of each example (`defend_examples`) or of the batch (`defend`).
 
     Raises:
         GradleakError: if a defense that needs the update of each example is not the first.

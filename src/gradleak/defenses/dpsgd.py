@@ -42,7 +42,7 @@ class DPSGD(Defense):
     deviation: float
 
     def is_sensible(self) -> bool:
-        """Tell whether both are finite, the norm above 0 and the deviation 0 or more."""
+        """Return whether both are finite, the norm above 0 and the deviation 0 or more."""
         return self.norm > 0 and self.deviation >= 0 and math.isfinite(self.norm) and math.isfinite(self.deviation)
 
     def noise_multiplier(self, batch_size: int) -> float:

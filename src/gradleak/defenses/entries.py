@@ -43,7 +43,7 @@ class DroppedShare(BatchedDefense):
     value: float
 
     def is_sensible(self) -> bool:
-        """Tell whether it is a share that leaves something to send."""
+        """Return whether it is a share that leaves something to send."""
         return 0 <= self.value < 1
 
     def num_sent(self, size: int) -> int:

@@ -29,7 +29,7 @@ class AddedNoise(BatchedDefense):
     value: float
 
     def is_sensible(self) -> bool:
-        """Tell whether it is a finite number of 0 or more."""
+        """Return whether it is a finite number of 0 or more."""
         return self.value >= 0 and math.isfinite(self.value)
 
     def apply_each(self, tensors: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:

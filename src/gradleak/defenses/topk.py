@@ -31,7 +31,7 @@ class TopK(Defense):
     value: float
 
     def is_sensible(self) -> bool:
-        """Tell whether it is a share that sends something."""
+        """Return whether it is a share that sends something."""
         return 0 < self.value <= 1
 
     def apply(self, update: Update, generator: torch.Generator, memory: Memory | None = None) -> Update:

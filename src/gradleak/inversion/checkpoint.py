@@ -41,12 +41,12 @@ class TrainingState:
         return self.accuracies[-1] if self.accuracies else None
 
     def is_stalled(self, patience: int) -> bool:
-        """Tell whether the best epoch is not among the last `patience` ones; never if that is 0."""
+        """Return whether the best epoch is not among the last `patience` ones; never if that is 0."""
         best = max(self.accuracies, default=0.0)
         return bool(patience) and bool(self.accuracies) and best not in self.accuracies[-patience:]
 
     def end_epoch(self, accuracy: float, samples: int) -> bool:
-        """Record the accuracy of an epoch, and tell whether it is the best so far."""
+        """Record the accuracy of an epoch, and return whether it is the best so far."""
         best = accuracy > max(self.accuracies, default=-1.0)
         self.accuracies = (*self.accuracies, accuracy)
         if best:

@@ -31,7 +31,7 @@ CLIPPING = ("clip", "dpsgd")
 
 
 def told_clipped(known: Knowledge) -> bool:
-    """Return whether the attacker is told that the gradient was clipped."""
+    """Return whether the known defenses include gradient clipping."""
     return any(defense.startswith(CLIPPING) for defense in known.defenses or ())
 
 
@@ -86,7 +86,7 @@ def predictions_for_random_texts(target: Target) -> Tensor:
 
 
 def known_labels(target: Target, victim: Victim, *, any_order: bool = False) -> tuple[Sequence[int] | None, str | None]:
-    """Return the labels that were told or inferred, with a note if inferred; None if they must be searched.
+    """Return the known or inferred labels, with a note if inferred; None if they must be searched.
 
     Args:
         target: the model.

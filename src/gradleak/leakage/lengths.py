@@ -30,7 +30,7 @@ def longest_length(target: Target, gradient: Mapping[str, Tensor]) -> int | None
 
 
 def lengths_to_try(target: Target, victim: Victim, most: int) -> tuple[list[list[int]], str | None]:
-    """Return the lengths `[starts][sequences]` to start from, and a note if they were not told.
+    """Return the lengths `[starts][sequences]` to start from, and a note if they are not known.
 
     LAMP (section 5): an adversary who does not know the lengths can run the attack for all of them.
 

@@ -137,7 +137,7 @@ def _decode(ids: list[int], tokenizer: Tokenizer) -> str:
 
 
 def _drops(text: str, ids: list[int], tokenizer: Tokenizer) -> bool:
-    """Tell whether characters of a text are in none of its tokens, as with a vocabulary without an unknown token.
+    """Return whether characters of a text are in none of its tokens, as with a vocabulary without an unknown token.
 
     Characters that the tokenizer's normaliser removes (accents, control characters) and spaces are not counted.
     """

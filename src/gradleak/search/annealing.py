@@ -262,7 +262,7 @@ class _Walk:
             self.best = self.best.better_of(self.states, torch.where(scored, self.losses, math.inf))
 
     def _accepted(self, proposal: Tensor, possible: Tensor, tolerated: Tensor, certain: Tensor) -> Tensor:
-        """Score proposals, and tell which of them are accepted `[problems, starts]`."""
+        """Score proposals, and return which of them are accepted `[problems, starts]`."""
         scored = _starts_to_score(possible)
         if not len(scored):
             return possible

@@ -89,5 +89,5 @@ def _continues(word: str, mark: str | None) -> bool:
 
 
 def _encodes_to_itself(tokenizer: Any, word: FusedWord) -> bool:  # noqa: ANN401
-    """Tell whether the spelling of a word is encoded into the same tokens."""
+    """Return whether the spelling of a word is encoded into the same tokens."""
     return tuple(tokenizer(tokenizer.decode(list(word)), add_special_tokens=False)["input_ids"]) == word

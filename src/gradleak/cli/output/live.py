@@ -34,7 +34,7 @@ class Throttle:
         self._last = time.monotonic()
 
     def ready(self) -> bool:
-        """Tell whether a line is due, and if so start the next interval."""
+        """Return whether a line is due, and if so start the next interval."""
         now = time.monotonic()
         if now - self._last < self._interval:
             return False

@@ -138,7 +138,7 @@ def with_known_defenses(alternatives: tuple[tuple[str, ...], ...]) -> tuple[tupl
 
 
 def is_known_defense(words: str) -> bool:
-    """Tell whether this version of the package has the defense of `NAME:VALUE`."""
+    """Return whether this version of the package has the defense of `NAME:VALUE`."""
     return _defense_name(words) in DEFENSES
 
 

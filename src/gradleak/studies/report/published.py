@@ -36,7 +36,7 @@ class Published:
     figures: Mapping[str, float]
 
     def fits(self, conditions: Mapping[str, Any]) -> bool:
-        """Tell whether a row of these conditions is comparable, whatever its model."""
+        """Return whether a row of these conditions is comparable, whatever its model."""
         return all(conditions.get(name) == value for name, value in self.conditions.items())
 
 
