@@ -14,7 +14,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Update, Victim
 from gradleak.leakage.evidence import Evidence, examine
 from gradleak.leakage.proof import PROVEN, prove_by_whole_gradient
-from gradleak.matching import Candidates, Cosine, Matcher
+from gradleak.leakage.recompute import cosine_to_update
 from gradleak.settings import setting
 from gradleak.targets import Target
 
@@ -160,11 +160,11 @@ def _distance(target: Target, victim: Victim, finding: Finding, evidence: Eviden
     if not any(finding.token_ids):
         return 1.0
     names = [name for name in victim.gradient if name not in target.embedding_parameters]
-    matcher = Matcher(target, [victim.gradient], Cosine(kept_only=evidence.pruned), names)
-    ids, mask = target.pad(finding.token_ids)
-    labels = ids if target.task == "causal-lm" else _labels(target, victim.knowledge, finding, len(ids))
-    distance = float(matcher(Candidates(ids[None, None], mask[None, None], labels[None, None])))
-    return max(distance, 0.0)  # a cosine may round to a little more than 1
+    labels = None
+    if target.task == "classification":
+        labels = _labels(target, victim.knowledge, finding, len(finding.token_ids))
+    pruned = evidence.pruned
+    return cosine_to_update(target, victim.gradient, finding.token_ids, labels, names, kept_only=pruned)
 
 
 def _labels(target: Target, known: Knowledge, finding: Finding, count: int) -> Tensor:

@@ -13,8 +13,8 @@ from gradleak.assignment.position_angles import read_grid
 from gradleak.assignment.position_sums import has_position_gradient
 from gradleak.attacks.base import NEEDS, Attack, find_attack, register
 from gradleak.exchange import Finding, Knowledge, Reporter, Update, Victim
+from gradleak.leakage.recompute import cosine_to_update
 from gradleak.leakage.tokens import require_words
-from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.settings import setting
 from gradleak.targets import Target
 
@@ -121,8 +121,5 @@ def _restarted(victim: Victim) -> Victim:
 
 def _distance(target: Target, victim: Victim, finding: Finding) -> float:
     """Return the cosine distance of a text's gradient to the update, over all tensors: one measure for all ways."""
-    ids, mask = target.pad(finding.token_ids)
     labels = torch.tensor(list(finding.labels or ()), device=target.device)
-    matcher = Matcher(target, [victim.gradient], Cosine())
-    distance = float(matcher(Candidates(ids[None, None], mask[None, None], labels[None, None])))
-    return max(distance, 0.0)  # a cosine may round to a little more than 1
+    return cosine_to_update(target, victim.gradient, finding.token_ids, labels)

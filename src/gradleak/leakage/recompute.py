@@ -5,11 +5,12 @@ Used by the closed forms of this room and by sieve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_calls
 
@@ -34,3 +35,28 @@ def batch_gradient(
         loss = target.loss_with(leaves, batch.ids, batch.mask, classes)
         values = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, values, strict=True))
+
+
+def cosine_to_update(
+    target: Target,
+    gradient: Mapping[str, Tensor],
+    sequences: Sequence[Sequence[int]],
+    labels: Tensor | None,
+    names: Sequence[str] | None = None,
+    *,
+    kept_only: bool = False,
+) -> float:
+    """Return the mean cosine distance of a batch's gradient tensors from the update's: 0 for the same direction.
+
+    Args:
+        target: the model.
+        gradient: the update's gradients by name.
+        sequences: token ids of the batch.
+        labels: classes or their probabilities; None for a language model.
+        names: the tensors to compare; all by default.
+        kept_only: compare only entries that pruning has left.
+    """
+    ids, mask = target.pad(sequences)
+    batch = Candidates(ids[None, None], mask[None, None], ids[None, None] if labels is None else labels[None, None])
+    distance = float(Matcher(target, [gradient], Cosine(kept_only=kept_only), names)(batch))
+    return max(distance, 0.0)  # a cosine may round to a little more than 1
