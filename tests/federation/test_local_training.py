@@ -16,7 +16,7 @@ from conftest import FAMILY_NAMES, small_target
 from gradleak.errors import GradleakError
 from gradleak.exchange import Update
 from gradleak.federation import Client, FedAvg
-from gradleak.federation.training import check_precision
+from gradleak.simulation.training import check_precision
 from gradleak.targets import Target
 
 TEXTS = ["the cat sat on a big red mat .", "dog ran", "a big cat", "red , red dog", "the mat"]
@@ -224,7 +224,7 @@ def test_bf16_gives_the_bits_of_a_plain_loop_with_autocast(bert: Target) -> None
 
 def test_fp16_scales_the_loss_and_skips_steps_that_overflow(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain loop is the one of the documentation of torch.amp."""
-    monkeypatch.setattr("gradleak.federation.training.FIRST_SCALE", 2.0**24)
+    monkeypatch.setattr("gradleak.simulation.training.FIRST_SCALE", 2.0**24)
     fedavg = FedAvg(steps=12, lr=0.01, clip=1.0, schedule="linear")
     update = Client(bert, fedavg=fedavg, precision="fp16").update(TEXTS, LABELS)
     twin = copy.deepcopy(bert)
@@ -254,7 +254,7 @@ def test_fp16_scales_the_loss_and_skips_steps_that_overflow(bert: Target, monkey
 
 
 def test_training_that_only_overflows_is_refused(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradleak.federation.training.FIRST_SCALE", 2.0**60)
+    monkeypatch.setattr("gradleak.simulation.training.FIRST_SCALE", 2.0**60)
     with pytest.raises(GradleakError, match="all 2 steps overflowed in fp16 and were skipped; give more steps"):
         Client(bert, fedavg=FedAvg(steps=2, lr=0.01), precision="fp16").update(TEXTS, LABELS)
 

@@ -11,7 +11,7 @@ from gradleak.defenses import defend, defense_stream, parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import WireFormat
 from gradleak.federation import Client, FedAvg, sum_updates
-from gradleak.federation.transmission import BLOCK, QuantisedTensor, as_received
+from gradleak.simulation.transmission import BLOCK, QuantisedTensor, as_received
 from gradleak.targets import Target
 
 TEXTS, LABELS = ["the cat sat", "a big red dog ran"], [1, 0]

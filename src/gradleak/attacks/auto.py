@@ -70,7 +70,7 @@ class Auto(Attack):
 
     def _attack(self, target: Target, victim: Victim, reporter: Reporter) -> Finding:
         deadline = reporter.deadline.sooner(self.budget)
-        evidence = examine(target, victim.gradient)
+        evidence = examine(target, victim.gradient, victim.protocol)
         outcomes: list[AttackOutcome] = []
         failures: list[str] = []
         attacks = plan(target, victim, evidence)
@@ -115,7 +115,8 @@ def _informed(victim: Victim, outcomes: Sequence[AttackOutcome]) -> Victim:
     counted = next((sum(outcome.finding.copies) for outcome in outcomes if outcome.name == "sieve"), 0)
     if known.sequences is None and counted:
         known = replace(known, batch_size=counted)
-    return Victim(victim.gradient, known, torch.Generator().manual_seed(victim.generator.initial_seed()))
+    generator = torch.Generator().manual_seed(victim.generator.initial_seed())
+    return replace(victim, knowledge=known, generator=generator, inferred={})
 
 
 def _run(attack: Attack, target: Target, victim: Victim, reporter: Reporter, evidence: Evidence) -> AttackOutcome:

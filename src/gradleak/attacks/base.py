@@ -24,6 +24,7 @@ from gradleak.exchange import (
     group_by_key,
 )
 from gradleak.exchange.verdict import Verdict, verdict_on
+from gradleak.leakage.first_step import as_gradient
 from gradleak.matching import free_bytes
 from gradleak.settings import check_settings, settings_of
 from gradleak.targets import Target
@@ -140,7 +141,8 @@ class Attack(ABC):
             self.check(target, update, known)
         found: dict[int, Reconstruction] = {}
         drawn = (
-            Victim(update.gradient(), known, _stream(seed)) for update, known in zip(updates, knowledge, strict=True)
+            Victim(update.gradient(), known, _stream(seed), update.protocol)
+            for update, known in zip(updates, knowledge, strict=True)
         )
         victims = dict(enumerate(drawn))
         groups = self._groups(target, updates, victims)
@@ -267,5 +269,5 @@ def _stream(seed: int) -> torch.Generator:
 
 def _ordered(target: Target, update: Update) -> dict[str, Tensor]:
     """Return the gradient in the order of the target's parameters, so that sums round alike for every file."""
-    gradient = update.to(target.device, target.dtype).gradient()
+    gradient = as_gradient(target, update.to(target.device, target.dtype))
     return {name: gradient[name] for name in target.parameters if name in gradient}

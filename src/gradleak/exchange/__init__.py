@@ -9,7 +9,7 @@ from gradleak.exchange.grouping import group_by_key, length_class
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
 from gradleak.exchange.progress import Deadline, Listener, Progress, Reporter
-from gradleak.exchange.protocol import FedAvg, Precision, WireFormat
+from gradleak.exchange.protocol import FedAvg, Precision, Protocol, WireFormat
 from gradleak.exchange.reconstruction import Reconstruction, Snapshot
 from gradleak.exchange.update import Origin, Update
 from gradleak.exchange.victim import Finding, Victim
@@ -24,6 +24,7 @@ __all__ = [
     "Listener",
     "Origin",
     "Precision",
+    "Protocol",
     "Progress",
     "Reconstruction",
     "Reporter",

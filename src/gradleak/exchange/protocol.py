@@ -112,5 +112,15 @@ class FedAvg:
         return max(0.0, (total - step) / max(1, total - self.warmup))
 
 
+@dataclass(frozen=True)
+class Protocol:
+    """All that is public of how an update was made; `Update` documents the fields."""
+
+    training: FedAvg | None = None
+    precision: Precision = "fp32"
+    send: WireFormat = "fp32"
+    clients: int = 1
+
+
 def _below(value: float | None, least: float) -> bool:
     return value is not None and value < least

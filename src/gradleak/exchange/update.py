@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gradleak.errors import GradleakError
-from gradleak.exchange.protocol import FedAvg, Precision, WireFormat
+from gradleak.exchange.protocol import FedAvg, Precision, Protocol, WireFormat
 from gradleak.settings import settings_of
 from gradleak.targets import Target
 
@@ -80,6 +80,11 @@ class Update:
     def num_values(self) -> int:
         """Number of entries of all tensors."""
         return sum(tensor.numel() for tensor in self.tensors.values())
+
+    @property
+    def protocol(self) -> Protocol:
+        """All that is public of how the update was made."""
+        return Protocol(self.training, self.precision, self.send, self.clients)
 
     def gradient(self) -> dict[str, Tensor]:
         """Return the gradient: the update itself, or for FedAvg the mean over the local steps.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange.knowledge import Knowledge
+from gradleak.exchange.protocol import Protocol
 from gradleak.exchange.reconstruction import Snapshot
 
 
@@ -21,12 +22,14 @@ class Victim:
         gradient: gradients by parameter name.
         knowledge: what the attacker is told.
         generator: the victim's own random stream.
+        protocol: what is public of how the update was made.
         inferred: what an attack has inferred from the update already, by the rule that it used.
     """
 
     gradient: Mapping[str, Tensor]
     knowledge: Knowledge
     generator: torch.Generator
+    protocol: Protocol = Protocol()
     inferred: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
 

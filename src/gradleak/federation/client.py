@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FedAvg, Origin, Precision, Update, WireFormat
-from gradleak.federation.training import Batch, check_batch, check_precision, gradient, local_difference
-from gradleak.federation.transmission import as_received
 from gradleak.randomness import random_stream, start_torch
+from gradleak.simulation.training import Batch, check_batch, check_precision, gradient, local_difference
+from gradleak.simulation.transmission import as_received
 from gradleak.targets import Target, Tokens
 
 Embeddings = Literal["frozen", "words-frozen", "trained"]

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gradleak.exchange import Protocol
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.perturbation import PRUNED, looks_rounded, noise_level, zero_fraction
+from gradleak.leakage.perturbation import PRUNED, is_perturbed, looks_rounded, noise_level, zero_fraction
 from gradleak.leakage.row_space import dropout_is_off, row_space
 from gradleak.leakage.tokens import words_hidden
 from gradleak.targets import Target
@@ -72,15 +73,23 @@ class Evidence:
         return said
 
 
-def examine(target: Target, gradient: Mapping[str, Tensor]) -> Evidence:
-    """Return what an update reveals before it is attacked."""
+def examine(target: Target, gradient: Mapping[str, Tensor], protocol: Protocol | None = None) -> Evidence:
+    """Return what an update reveals before it is attacked.
+
+    Args:
+        target: the model.
+        gradient: gradients by name.
+        protocol: what is public of how the update was made.
+    """
+    perturbed = is_perturbed(target, gradient, protocol or Protocol())
     only_signs = all(bool(((t == 0) | (t.abs() == 1)).all()) for t in gradient.values())
     attention = bool(target.layers) and target.layers[0].query.weight in gradient
     tokens, dropout = None, None
     if attention:
         inputs = first_layer_inputs(target)  # refuses models without position embeddings, whatever was sent
         if not only_signs:
-            space = row_space([projection.weight_in(gradient) for projection in inputs.maps])
+            maps = [projection.weight_in(gradient) for projection in inputs.maps]
+            space = row_space(maps, perturbed=perturbed)
             if 0 < space.rank < space.width:
                 tokens = space.rank
                 dropout = not dropout_is_off(target, inputs, space) if space.error < CLEAR else None

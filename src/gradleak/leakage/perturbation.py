@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Protocol
 from gradleak.targets import Projection, Target
 
 NOISE_SHOWS = 1e-3
@@ -114,6 +115,12 @@ def looks_pruned(
 def looks_noisy(target: Target, gradient: Mapping[str, Tensor]) -> bool:
     """Return whether noise was added to a gradient."""
     return bool(noise_level(target, gradient))
+
+
+def is_perturbed(target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> bool:
+    """Return whether an update is other than one float32 gradient: rounded, noisy, or the change after local steps."""
+    stated = protocol.training is not None or protocol.precision != "fp32" or protocol.send != "fp32"
+    return stated or looks_rounded(target, gradient) or looks_noisy(target, gradient)
 
 
 def _attention_biases(target: Target, gradient: Mapping[str, Tensor], kind: str) -> Tensor | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradleak.leakage.layer_inputs import LayerInputs
+from gradleak.leakage.noise_floor import Spectrum, whiten
 from gradleak.targets import Target
 
 ROUNDING = 3e-7
@@ -29,9 +30,13 @@ differ by less than a tenth."""
 BULK = 4
 """A noise floor of fewer singular values than this cannot be distinguished from a decaying signal."""
 
-NO_DROPOUT = 1e-3
+CLEAN = 1e-6
+"""A noise floor below this is that of float32."""
+
+NO_DROPOUT, NO_DROPOUT_ROUNDED = 1e-3, 0.015
 """Without dropout less than this fraction of the first token's x lies outside the row space; with dropout about 0.1,
-and 0.01 for a token that begins twenty sentences, each with another mask."""
+and 0.01 for a token that begins twenty sentences, each with another mask. Rounding leaves up to 0.005 outside, and
+dropout at least 0.03 of a batch of eight."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +75,39 @@ class Subspace:
         return torch.where(size > 0, residual.norm(dim=-1) / size, 1.0)
 
 
-def row_space(gradients: Sequence[Tensor], smallest: float | None = None) -> Subspace:
+def row_space(
+    gradients: Sequence[Tensor], smallest: float | None = None, *, perturbed: bool = False
+) -> Subspace:
     """Return the span of the rows of gradients `[outputs, width]`, each first scaled to unit norm.
 
     Args:
         gradients: gradients of linear maps with the same inputs.
         smallest: singular values below this fraction of the largest do not count; None to cut at the noise floor.
+        perturbed: whether rounding, noise or local steps changed the gradients. Their noise floor is then found by
+            whitening (`noise_floor.py`), unless it is that of float32. Of an unchanged gradient with more tokens than
+            dimensions, whitening would take a part for noise.
     """
-    values, basis = _right_singular(scaled_rows(gradients))
+    rows = scaled_rows(gradients)
+    values, basis = _right_singular(rows)
     if not values[0] > 0:
         return Subspace(basis[:, :0], torch.zeros_like(values))
     values = values / values[0]
     rank = signal_rank(values) if smallest is None else int((values > smallest).sum())
+    clean = rank < len(values) and bool(values[rank] < CLEAN)
+    if perturbed and not clean and len(rows) >= len(basis):
+        return signal_space(whiten(rows))
     if not 0 < rank < len(values):
         exact = 0 < rank < len(basis)  # fewer rows than dimensions: the complement is exactly empty
         return Subspace(basis[:, :rank], values, 0.0, 0.0 if exact else 1.0)
     return Subspace(basis[:, :rank], values, float(values[rank]), float(values[rank] / values[rank - 1]))
+
+
+def signal_space(spectrum: Spectrum) -> Subspace:
+    """Return the row space of what exceeds the noise floor; its largest possible rank if nothing does."""
+    values = spectrum.values / spectrum.values[0]
+    if not spectrum.rank:
+        return Subspace(spectrum.right.T, values, 0.0, 1.0)
+    return Subspace(spectrum.basis, values, 1 / float(spectrum.values[0]), spectrum.error)
 
 
 def signal_rank(values: Tensor) -> int:
@@ -136,7 +158,8 @@ def dropout_is_off(target: Target, inputs: LayerInputs, space: Subspace) -> bool
     start = torch.zeros(1, dtype=torch.long, device=target.device)
     best = inputs.captured_energy(space.basis, tokens, start)[:, 0].topk(min(16, len(tokens))).indices
     outside = space.outside(inputs(tokens[best], start.expand(len(best))))
-    return bool((outside < max(NO_DROPOUT, 3 * space.error)).any())
+    tolerance = NO_DROPOUT if space.floor < CLEAN else NO_DROPOUT_ROUNDED
+    return bool((outside < tolerance).any())
 
 
 def _right_singular(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from gradleak.leakage.layer_inputs import LayerInputs, first_layer_inputs
 from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.perturbation import MAPS_PRUNED, looks_pruned
 from gradleak.leakage.proof import prove_by_whole_gradient
-from gradleak.leakage.row_space import dropout_is_off
+from gradleak.leakage.row_space import CLEAN, dropout_is_off
 from gradleak.leakage.tokens import possible_words
 from gradleak.priors import load_prior
 from gradleak.settings import setting
@@ -38,9 +38,6 @@ more."""
 ROUNDED = 0.02
 """The largest fraction of an update that rounding leaves unexplained; texts that leave more are read again as those of
 a defended update."""
-
-CLEAN = 1e-6
-"""A noise floor below this is that of float32: what the row space does not reveal, no other reader will."""
 
 TRUST_UNDER_DROPOUT = 0.3
 """Weight of the last LayerNorm's weight gradient, which dropout changes, in finding a language model's last tokens."""
@@ -91,7 +88,7 @@ class Sieve(Attack):
             self._require_maps(inputs, victim)
             words = possible_words(target, victim.gradient)
             observed = ObservedUpdate(
-                target, inputs, victim.gradient, words, target.max_length, progress, reporter.deadline
+                target, inputs, victim.gradient, words, target.max_length, progress, reporter.deadline, victim.protocol
             )
             findings.append(self._finding(observed, victim.knowledge))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))

@@ -9,8 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradleak.exchange import Deadline
+from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.layer_inputs import LayerInputs
+from gradleak.leakage.perturbation import is_perturbed
 from gradleak.leakage.row_space import Subspace, row_space
 from gradleak.targets import Target
 
@@ -33,6 +34,7 @@ class ObservedUpdate:
         longest: the greatest number of tokens of a sentence.
         progress: called before every step with the sentences so far; None for nobody.
         deadline: when to return the best found so far.
+        protocol: what is public of how the update was made.
     """
 
     target: Target
@@ -42,6 +44,7 @@ class ObservedUpdate:
     longest: int
     progress: ProgressCallback | None = None
     deadline: Deadline = field(default_factory=Deadline)
+    protocol: Protocol = Protocol()
 
     @property
     def map_gradients(self) -> list[Tensor]:
@@ -51,7 +54,7 @@ class ObservedUpdate:
     @cached_property
     def space(self) -> Subspace:
         """The row space of the first maps' gradients: the span of the batch's x(t, p)."""
-        return row_space(self.map_gradients)
+        return row_space(self.map_gradients, perturbed=is_perturbed(self.target, self.gradient, self.protocol))
 
     @cached_property
     def common(self) -> Tensor:

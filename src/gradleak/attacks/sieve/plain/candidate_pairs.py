@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from gradleak.leakage.layer_inputs import LayerInputs
-from gradleak.leakage.row_space import Subspace
+from gradleak.leakage.row_space import CLEAN, Subspace
 
 IN_SPAN = 2e-3
 """A pair is possible if less than this fraction of x(t, p) lies outside the row space."""
 
-NEAR = 1e-4
-"""The same as a fraction of the energy, with a margin for rounding in the scan."""
+MOST_OUTSIDE, MOST_OUTSIDE_ROUNDED = 0.01, 0.25
+"""The fraction grows with the error of the row space, up to these: in a float32 gradient, and in a rounded one, where
+words that did not occur leave 0.8 outside."""
 
 MOST_PAIRS = 6000
 """With more pairs than this the row space is not one of text, and tables of all pairs would fill memory."""
@@ -32,13 +33,16 @@ def possible_pairs(inputs: LayerInputs, space: Subspace, words: Tensor, longest:
         words: ids to test.
         longest: the number of positions to test.
     """
+    most = MOST_OUTSIDE if space.floor < CLEAN else MOST_OUTSIDE_ROUNDED
+    tolerance = max(IN_SPAN, min(3 * space.error, most))
+    nearest = 1 - max(MOST_OUTSIDE, tolerance) ** 2  # in the scan, which rounds
     tokens, positions, total = [words[:0]], [words[:0]], 0
     for first in range(0, longest, 16):
         places = torch.arange(first, min(first + 16, longest), device=words.device)
-        near = inputs.captured_energy(space.basis, words, places) > 1 - NEAR
+        near = inputs.captured_energy(space.basis, words, places) > nearest
         word, place = near.nonzero(as_tuple=True)
         for token, position in zip(torch.split(words[word], SCANNED), torch.split(places[place], SCANNED), strict=True):
-            inside = space.outside(inputs(token, position)) < max(IN_SPAN, 3 * space.error)
+            inside = space.outside(inputs(token, position)) < tolerance
             tokens.append(token[inside])
             positions.append(position[inside])
             total += int(inside.sum())

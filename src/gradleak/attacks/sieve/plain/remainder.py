@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.leakage.recompute import batch_gradient
-from gradleak.leakage.row_space import ROUNDING, Subspace, row_space
+from gradleak.leakage.noise_floor import NoiseFloor, whiten
+from gradleak.leakage.row_space import CLEAN, ROUNDING, Subspace, row_space, signal_space
 from gradleak.targets import Projection, Target
 
 CLOSE = 1e-3
@@ -26,11 +27,14 @@ class Remainder:
 
     Attributes:
         gradients: the gradients by name, in float64; changed by subtraction.
-        floors: the noise floor of each, as an absolute singular value.
+        smallest: the smallest singular value of each that is signal in a float32 gradient.
+        noise: what rounding or noise added to the first maps and to the attention output map, by the first map's name;
+            empty for a float32 gradient. Subtraction leaves it as it was.
     """
 
     gradients: dict[str, Tensor]
-    floors: Mapping[str, float]
+    smallest: Mapping[str, float]
+    noise: Mapping[str, NoiseFloor]
 
     @classmethod
     def of(cls, observed: ObservedUpdate) -> Remainder:
@@ -38,9 +42,14 @@ class Remainder:
         layer = observed.target.layers[0]
         parts = (*observed.inputs.maps, layer.query, layer.key, layer.value, layer.attention_output)
         gradients = {part.weight: observed.gradient[part.weight].double() for part in parts}
-        smallest = max(ROUNDING, 2 * observed.space.floor)
-        floors = {name: smallest * float(torch.linalg.matrix_norm(t, 2)) for name, t in gradients.items()}
-        return cls(gradients, floors)
+        floor = observed.space.floor
+        rounded = floor > CLEAN
+        relative = max(ROUNDING, 0.0 if rounded else 2 * floor)
+        smallest = {name: relative * float(torch.linalg.matrix_norm(t, 2)) for name, t in gradients.items()}
+        noise = {}
+        for group in (observed.inputs.maps, (layer.attention_output,)) if rounded else ():
+            noise[group[0].weight] = whiten(torch.cat([part.weight_in(gradients) for part in group])).floor
+        return cls(gradients, smallest, noise)
 
     @property
     def norm(self) -> float:
@@ -50,11 +59,29 @@ class Remainder:
     def row_space(self, parts: Sequence[Projection]) -> Subspace:
         """Return the row space of maps with the same inputs, cut at the noise floor of the original gradient."""
         gradients = [part.weight_in(self.gradients) for part in parts]
+        if self.noise:
+            return signal_space(self.noise[parts[0].weight].spectrum(torch.cat(gradients)))
         smallest = max(
-            2 * self.floors[part.weight] / max(float(torch.linalg.matrix_norm(own, 2)), 1e-300)
+            2 * self.smallest[part.weight] / max(float(torch.linalg.matrix_norm(own, 2)), 1e-300)
             for part, own in zip(parts, gradients, strict=True)
         )
         return row_space(gradients, max(ROUNDING, smallest))
+
+    def _whitened(self, part: Projection) -> Callable[[Tensor], Tensor]:
+        """Return the scaling by which a map's noise has the same size in all entries."""
+        noise = self.noise.get(part.weight)
+        return (lambda own: own / noise.rows / noise.columns) if noise else (lambda own: own)
+
+    def _decomposed(self, part: Projection) -> tuple[Tensor, Tensor, Tensor]:
+        """Return singular vectors and values of a map's gradient as far as they are signal, whitened."""
+        own = part.weight_in(self.gradients)
+        if self.noise:
+            spectrum = self.noise[part.weight].spectrum(own)
+            rank = spectrum.rank
+            return spectrum.left[:, :rank], spectrum.values[:rank] * spectrum.floor.edge, spectrum.right[:rank]
+        left, values, right = torch.linalg.svd(own, full_matrices=False)
+        keep = values > 2 * self.smallest[part.weight]
+        return left[:, keep], values[keep], right[keep]
 
     def subtract(self, target: Target, sentence: Sentence) -> int | None:
         """Subtract a sentence's gradient with the label and weight that fit, and return the label; None if none fits.
@@ -63,14 +90,13 @@ class Remainder:
         sentence's gradient g, g G⁺ g = g / c: this gives the weight c = 1 / B, and holds for the correct sentence only.
         """
         part = target.layers[0].attention_output
-        left, values, right = torch.linalg.svd(part.weight_in(self.gradients), full_matrices=False)
-        keep = values > 2 * self.floors[part.weight]
-        left, values, right = left[:, keep], values[keep], right[keep]
+        left, values, right = self._decomposed(part)
+        whitened = self._whitened(part)
         best: tuple[float, int, float, dict[str, Tensor]] | None = None
         for label in range(target.num_labels if target.task == "classification" else 1):
             names = list(self.gradients)
             found = {n: t.double() for n, t in batch_gradient(target, [sentence], [label], names).items()}
-            own = part.weight_in(found)
+            own = whitened(part.weight_in(found))
             again = ((own @ right.T) / values) @ (left.T @ own)
             weight = float(own.square().sum() / (again * own).sum())
             misfit = float((again * weight - own).norm() / own.norm())

@@ -1,4 +1,4 @@
-"""Local training of a client: mini-batches, torch's optimisers, mixed precision; used by `Client`."""
+"""Local training of a client: mini-batches, torch's optimisers, mixed precision."""
 
 from __future__ import annotations
 

@@ -1,0 +1,113 @@
+"""The noise floor of a gradient: which singular values are signal, whatever rounding or noise was added.
+
+Rounding errors are proportional to an entry, a quantised block's to its largest entry, noise has one size everywhere.
+All of them are close to random with a variance that is a product of a row's and a column's. `whiten` estimates both from
+what the strongest directions leave, and divides by them. What was added is then a matrix of independent entries of unit
+variance, whose largest singular value is known in advance, √rows + √columns (Marchenko & Pastur 1967): the edge. What
+exceeds it is signal, down to directions a thousand times weaker than the strongest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ABOVE_EDGE = 1.02
+"""A singular value is signal if it exceeds the edge by this factor."""
+
+CLIFF, NEAR_EDGE = 3.0, 3.0
+"""Rounding of a matrix of a few large directions is not quite random, and may exceed the edge by the second factor. The
+signal then ends where the next value is smaller by the first."""
+
+ROUNDS, BALANCING = 20, 3
+"""How often the signal is removed and the variances are estimated again, and how often rows and columns alternate."""
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """Standard deviations of what rounding or noise added to a matrix: entry (i, j) has rows[i] · columns[j].
+
+    Attributes:
+        rows: `[rows, 1]`.
+        columns: `[columns]`.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    @property
+    def edge(self) -> float:
+        """The largest singular value of whitened noise."""
+        return float(len(self.rows) ** 0.5 + len(self.columns) ** 0.5)
+
+    def spectrum(self, matrix: Tensor) -> Spectrum:
+        """Return the singular values and vectors of a matrix with this noise, in units of the edge."""
+        left, values, right = torch.linalg.svd(matrix.double() / self.rows / self.columns, full_matrices=False)
+        return Spectrum(self, left, values / self.edge, right)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The singular value decomposition of a whitened matrix.
+
+    Attributes:
+        floor: the noise floor by which it was whitened.
+        left: left singular vectors `[rows, values]`.
+        values: singular values in units of the edge.
+        right: right singular vectors `[values, columns]`.
+    """
+
+    floor: NoiseFloor
+    left: Tensor
+    values: Tensor
+    right: Tensor
+
+    @property
+    def rank(self) -> int:
+        """The number of directions that are signal."""
+        above = int((self.values > ABOVE_EDGE).sum())
+        near = self.values[1:] < NEAR_EDGE
+        steps = torch.where(near, self.values[:-1] / self.values[1:].clamp(min=1e-300), 0.0)[:above]
+        cliffs = (steps > CLIFF).nonzero().flatten()
+        return int(cliffs[-1]) + 1 if len(cliffs) else above
+
+    @property
+    def basis(self) -> Tensor:
+        """The row space of the signal, as orthonormal columns `[columns, rank]`."""
+        return torch.linalg.qr(self.right[: self.rank].T * self.floor.columns[:, None])[0]
+
+    @property
+    def error(self) -> float:
+        """The fraction of a vector of the row space that noise moves outside, as a root mean square over directions."""
+        columns = len(self.floor.columns)
+        sizes = self.values[: self.rank] * self.floor.edge
+        return float(((columns - self.rank) / sizes.square()).clamp(max=1.0).mean().sqrt()) if self.rank else 1.0
+
+    def signal(self) -> Tensor:
+        """Return the matrix without the noise, as far as it can be told apart."""
+        rank = self.rank
+        white = (self.left[:, :rank] * self.values[:rank] * self.floor.edge) @ self.right[:rank]
+        return white * self.floor.rows * self.floor.columns
+
+
+def whiten(matrix: Tensor) -> Spectrum:
+    """Estimate the noise floor of a matrix `[rows, columns]`, and return its spectrum in units of the noise."""
+    matrix = matrix.double()
+    tiny = float(matrix.abs().max()) * 1e-14 + 1e-300
+    height, width = matrix.shape
+    columns = torch.ones(width, dtype=torch.float64, device=matrix.device)
+    rest, rank, spectrum = matrix, 0, None
+    for _ in range(ROUNDS):
+        for _ in range(BALANCING):
+            rows = (rest / columns).square().mean(dim=1, keepdim=True).sqrt().clamp(min=tiny)
+            columns = (rest / rows).square().mean(dim=0).sqrt().clamp(min=1e-6)
+        free = max((1 - rank / height) * (1 - rank / width), 1e-3) ** 0.5  # the signal removed took some noise along
+        spectrum = NoiseFloor(rows / free, columns).spectrum(matrix)
+        if spectrum.rank == rank:
+            break
+        rank = spectrum.rank
+        rest = matrix - spectrum.signal()
+    assert spectrum is not None
+    return spectrum
