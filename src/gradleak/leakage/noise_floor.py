@@ -24,6 +24,9 @@ signal then ends where the next value is smaller by the first."""
 ROUNDS, BALANCING = 20, 3
 """How often the signal is removed and the variances are estimated again, and how often rows and columns alternate."""
 
+LEAST = 1e-3
+"""The least noise of a row or column, relative to the median."""
+
 
 @dataclass(frozen=True)
 class NoiseFloor:
@@ -95,14 +98,13 @@ class Spectrum:
 def whiten(matrix: Tensor) -> Spectrum:
     """Estimate the noise floor of a matrix `[rows, columns]`, and return its spectrum in units of the noise."""
     matrix = matrix.double()
-    tiny = float(matrix.abs().max()) * 1e-14 + 1e-300
     height, width = matrix.shape
     columns = torch.ones(width, dtype=torch.float64, device=matrix.device)
     rest, rank, spectrum = matrix, 0, None
     for _ in range(ROUNDS):
         for _ in range(BALANCING):
-            rows = (rest / columns).square().mean(dim=1, keepdim=True).sqrt().clamp(min=tiny)
-            columns = (rest / rows).square().mean(dim=0).sqrt().clamp(min=1e-6)
+            rows = _deviations(rest / columns, 1)[:, None]
+            columns = _deviations(rest / rows, 0)
         free = max((1 - rank / height) * (1 - rank / width), 1e-3) ** 0.5  # the signal removed took some noise along
         spectrum = NoiseFloor(rows / free, columns).spectrum(matrix)
         if spectrum.rank == rank:
@@ -111,3 +113,9 @@ def whiten(matrix: Tensor) -> Spectrum:
         rest = matrix - spectrum.signal()
     assert spectrum is not None
     return spectrum
+
+
+def _deviations(rest: Tensor, dim: int) -> Tensor:
+    """Return root mean squares over a dimension; what rounding left exact, or zero, counts as a thousandth of usual."""
+    sizes = rest.square().mean(dim=dim).sqrt()
+    return sizes.clamp(min=max(LEAST * float(sizes.median()), 1e-300))

@@ -117,10 +117,15 @@ def looks_noisy(target: Target, gradient: Mapping[str, Tensor]) -> bool:
     return bool(noise_level(target, gradient))
 
 
+def is_rounded(target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> bool:
+    """Return whether an update was rounded, as stated or seen: small entries may then be zero without pruning."""
+    stated = protocol.training is not None or protocol.precision != "fp32" or protocol.send != "fp32"
+    return stated or looks_rounded(target, gradient)
+
+
 def is_perturbed(target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> bool:
     """Return whether an update is other than one float32 gradient: rounded, noisy, or the change after local steps."""
-    stated = protocol.training is not None or protocol.precision != "fp32" or protocol.send != "fp32"
-    return stated or looks_rounded(target, gradient) or looks_noisy(target, gradient)
+    return is_rounded(target, gradient, protocol) or looks_noisy(target, gradient)
 
 
 def _attention_biases(target: Target, gradient: Mapping[str, Tensor], kind: str) -> Tensor | None:

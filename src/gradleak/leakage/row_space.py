@@ -75,9 +75,7 @@ class Subspace:
         return torch.where(size > 0, residual.norm(dim=-1) / size, 1.0)
 
 
-def row_space(
-    gradients: Sequence[Tensor], smallest: float | None = None, *, perturbed: bool = False
-) -> Subspace:
+def row_space(gradients: Sequence[Tensor], smallest: float | None = None, *, perturbed: bool = False) -> Subspace:
     """Return the span of the rows of gradients `[outputs, width]`, each first scaled to unit norm.
 
     Args:

@@ -12,16 +12,17 @@ from gradleak.attacks.base import Attack, register
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.dropout.reader import read_with_dropout
 from gradleak.attacks.sieve.last_token import append_last_tokens
-from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.output import fit_to_knowledge
 from gradleak.attacks.sieve.plain.reader import read_plain
 from gradleak.attacks.sieve.reading import Reading, overview
+from gradleak.attacks.sieve.rounded.reader import read_rounded
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Victim
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import LayerInputs, first_layer_inputs
 from gradleak.leakage.lengths import longest_length
-from gradleak.leakage.perturbation import MAPS_PRUNED, looks_pruned
+from gradleak.leakage.perturbation import MAPS_PRUNED, is_rounded, looks_pruned
 from gradleak.leakage.proof import prove_by_whole_gradient
 from gradleak.leakage.row_space import CLEAN, dropout_is_off
 from gradleak.leakage.tokens import possible_words
@@ -41,6 +42,11 @@ a defended update."""
 
 TRUST_UNDER_DROPOUT = 0.3
 """Weight of the last LayerNorm's weight gradient, which dropout changes, in finding a language model's last tokens."""
+
+WHOLE_BATCH = (
+    "the sentences' weights add up to those of a whole batch; no proof, as the update was not sent as computed"
+)
+"""Said of a rounded update that was read to the end."""
 
 NOTHING = (
     "nothing stands out of the first layer: noise covers it, or the batch has more tokens than the model dimensions"
@@ -125,10 +131,12 @@ class Sieve(Attack):
         target, space = observed.target, observed.space
         if space.rank == 0:
             return Reading(notes=["the first layer's gradient is zero: nothing can be read from it"])
-        if space.error < EXACT and not looks_pruned(target, observed.gradient, observed.inputs.maps, MAPS_PRUNED):
+        pruned = looks_pruned(target, observed.gradient, observed.inputs.maps, MAPS_PRUNED)
+        if space.error < EXACT and (not pruned or is_rounded(target, observed.gradient, observed.protocol)):
             off = dropout_is_off(target, observed.inputs, space)
-            reading = self._without_dropout(observed) if off else self._with_dropout(observed)
-            if reading.sentences and (reading.proof.verified or reading.loss < ROUNDED):
+            reading = self._without_dropout(observed, known) if off else self._with_dropout(observed)
+            whole = reading.proof.verified or reading.loss < ROUNDED or WHOLE_BATCH in reading.notes
+            if reading.sentences and whole:
                 return reading
             if observed.deadline.passed or (reading.sentences and space.floor < CLEAN):
                 return reading
@@ -150,28 +158,28 @@ class Sieve(Attack):
         loss = 0.0 if found.proof.verified else found.loss
         return Reading(sentences, [], found.labels, loss, notes, found.proof).distinct()
 
-    def _without_dropout(self, observed: ObservedUpdate) -> Reading:
+    def _without_dropout(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
+        target, attention = observed.target, len(observed.inputs.maps) > 1  # not ALBERT's
+        longest = longest_length(target, observed.gradient) or target.max_length
+        if observed.space.floor < CLEAN or "causal-lm" in target.family.tasks or not attention:
+            return self._plain(observed, longest)
+        found = read_rounded(observed, known.sequences, longest, self.starts)
+        reading = _proven(observed, found.sentences, found.labels)
+        if found.whole:
+            reading.notes.append(WHOLE_BATCH)
+        elif found.certain:
+            reading.notes.append(
+                f"{found.certain} of {len(found.sentences)} sentences fit the update; the rest is guessed"
+            )
+        return reading
+
+    def _plain(self, observed: ObservedUpdate, longest: int) -> Reading:
         target, gradient = observed.target, observed.gradient
-        longest = longest_length(target, gradient) or target.max_length
         found = read_plain(observed, longest, self.starts)
         sentences = found.sentences
         if target.task == "causal-lm":
             sentences = append_last_tokens(target, gradient, sentences) or sentences
-        labels = None
-        if sentences and target.task == "classification":
-            labels = labels_from_classifier(target, gradient, sentences) or found.labels
-        proof = prove_by_whole_gradient(target, gradient, sentences, labels)
-        if not proof.verified and labels not in (None, found.labels):
-            # the closed form assumes that each text occurs once; labels found while subtracting texts do not
-            again = prove_by_whole_gradient(target, gradient, sentences, found.labels)
-            labels, proof = (found.labels, again) if again.verified else (labels, proof)
-        loss = 0.0 if proof.verified else proof.unexplained
-        notes = [overview(sentences), "no dropout"]
-        if sentences and not proof.verified and loss < ROUNDED:
-            notes.append(
-                f"the texts explain all but {100 * loss:.2g} % of the update: about what rounding leaves, and no proof"
-            )
-        return Reading(sentences, [], labels, loss, notes, proof).distinct()
+        return _proven(observed, sentences, found.labels)
 
     def _defended(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
         prior = None if self.prior == "none" else load_prior(self.prior, observed.target)
@@ -181,3 +189,30 @@ class Sieve(Attack):
         sentences = [tuple(ids) for ids in found.sentences]
         notes = [overview(sentences), INEXACT]
         return Reading(sentences, [], found.labels or None, found.distance, notes).distinct()
+
+
+def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]) -> Reading:
+    """Return sentences read without dropout, with their classes and what the whole gradient proves of them.
+
+    Args:
+        observed: the update.
+        sentences: token ids of each.
+        read: the classes that were found with them.
+    """
+    target, gradient = observed.target, observed.gradient
+    labels = None
+    if sentences and target.task == "classification":
+        labels = labels_from_classifier(target, gradient, sentences) or read
+    proof = prove_by_whole_gradient(target, gradient, sentences, labels)
+    if not proof.verified and labels not in (None, read):
+        # the closed form assumes that each text occurs once; labels found while subtracting texts do not
+        again = prove_by_whole_gradient(target, gradient, sentences, read)
+        if again.verified or again.unexplained < proof.unexplained:
+            labels, proof = read, again
+    loss = 0.0 if proof.verified else proof.unexplained
+    notes = [overview(sentences), "no dropout"]
+    if sentences and not proof.verified and loss < ROUNDED:
+        notes.append(
+            f"the texts explain all but {100 * loss:.2g} % of the update: about what rounding leaves, and no proof"
+        )
+    return Reading(sentences, [], labels, loss, notes, proof).distinct()

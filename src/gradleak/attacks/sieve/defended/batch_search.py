@@ -139,14 +139,14 @@ class ContextSearch:
     ) -> None:
         self.observed, self.score, self._words, self._resize = observed, score, words, resize
 
-    def one_beside_others(self, sentences: Sequence[Tensor]) -> list[Tensor]:
-        """Climb from each sentence, the best first, with those found before it fixed."""
+    def one_beside_others(self, sentences: Sequence[Tensor], fixed: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Climb from each sentence, the best first, with those found before it, and others that are certain, fixed."""
         sentences = list(sentences)
         order = self.score.each(sentences).argsort(descending=True).tolist()
         for rank, number in enumerate(order):
             if self.observed.deadline.passed:
                 break
-            beside = self.score.with_fixed_sequences(sentences[other] for other in order[:rank])
+            beside = self.score.with_fixed_sequences([*fixed, *(sentences[other] for other in order[:rank])])
             sentences[number] = self._climbed(beside, sentences, number)
         return sentences
 

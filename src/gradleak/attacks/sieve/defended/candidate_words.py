@@ -24,10 +24,11 @@ class CandidateWords:
         observed: the update.
         basis: the signal of the first maps, orthonormal columns `[width, rank]`.
         found: the tokens found so far, which are tried everywhere.
+        missing: how many further words are tried at each position; 0 if all words are known to be found.
     """
 
-    def __init__(self, observed: ObservedUpdate, basis: Tensor, found: Tensor) -> None:
-        self._observed, self._basis = observed, basis
+    def __init__(self, observed: ObservedUpdate, basis: Tensor, found: Tensor, missing: int = MISSING) -> None:
+        self._observed, self._basis, self._missing = observed, basis, missing
         ends = torch.tensor(observed.target.special_tokens[1], device=found.device, dtype=torch.long)
         self._found = found[~torch.isin(found, ends)]
         self._places = torch.arange(observed.longest, device=found.device)
@@ -38,13 +39,15 @@ class CandidateWords:
         A word may have been missed if its x captures much of the signal outside the rows of all sentences.
         """
         inputs, vocabulary = self._observed.inputs, self._observed.words
+        if not self._missing:
+            return self._found.expand(min(max(map(len, sentences)) + MARGIN, len(self._places)), -1)
         rows = [inputs(ids, self._places[: len(ids)]) for ids in sentences]
         shared = torch.linalg.qr(torch.cat([self._observed.common, *rows]).T)[0]
         left = self._basis - shared @ (shared.T @ self._basis)
         places = self._places[: max(map(len, sentences)) + MARGIN]
         own = (1.0 - inputs.captured_energy(shared, vocabulary, places)).clamp(min=1e-3)
         gain = inputs.captured_energy(left, vocabulary, places) / own
-        missing = vocabulary[gain.topk(min(MISSING, len(gain)), dim=0).indices].T  # [positions, words]
+        missing = vocabulary[gain.topk(min(self._missing, len(gain)), dim=0).indices].T  # [positions, words]
         there = [ids[list(word_positions(self._observed.target, ids))] for ids in sentences]
         known = torch.unique(torch.cat([self._found, *there]))
         return torch.cat([known.expand(len(missing), -1), missing], dim=1)

@@ -21,6 +21,7 @@ from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.exchange import Deadline
 from gradleak.leakage.layer_inputs import LayerInputs
+from gradleak.leakage.noise_floor import whiten
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_inputs
 
@@ -41,17 +42,20 @@ class ContextScore:
         target: the model.
         inputs: the tables of x(t, p).
         gradient: gradients by name.
+        whitened: whether the signal is told apart by whitening, as is best unless entries were removed.
     """
 
-    def __init__(self, target: Target, inputs: LayerInputs, gradient: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, target: Target, inputs: LayerInputs, gradient: Mapping[str, Tensor], *, whitened: bool = False
+    ) -> None:
         self.target, self.inputs = target, inputs
         self._spaces: dict[str, Tensor] = {}  # directions [width, rank] by module
         for layer in target.layers[: max(1, min(DEPTH, len(target.layers) - 1))]:
             part = layer.attention_output
-            signal = signal_subspace([part.weight_in(gradient)]) if part.weight in gradient else None
-            if signal is None:
+            directions = _directions(part.weight_in(gradient), whitened) if part.weight in gradient else None
+            if directions is None:
                 break
-            self._spaces[part.module] = signal.directions.T.to(target.word_embeddings)
+            self._spaces[part.module] = directions.to(target.word_embeddings)
         self._left = self._spaces
         self._fixed = {path: directions[:, :0] for path, directions in self._spaces.items()}
 
@@ -105,6 +109,15 @@ class ContextScore:
         whole = contexts.square().sum(dim=-1)
         own = torch.maximum(whole - (contexts @ self._fixed[path]).square().sum(dim=-1), OWN_PART * whole)
         return ((contexts @ self._left[path]).square().sum(dim=-1) / own.clamp(min=1e-12)).mean(dim=-1)
+
+
+def _directions(gradient: Tensor, whitened: bool) -> Tensor | None:
+    """Return the row space of a gradient's signal as columns `[width, rank]`; None if there is none."""
+    if whitened:
+        spectrum = whiten(gradient)
+        return spectrum.basis if 0 < spectrum.rank < gradient.shape[1] else None
+    signal = signal_subspace([gradient])
+    return None if signal is None else signal.directions.T
 
 
 def best_by_context(

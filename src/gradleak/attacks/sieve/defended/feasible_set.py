@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.exchange import Deadline
-from gradleak.leakage.perturbation import MAPS_PRUNED
+from gradleak.leakage.noise_floor import whiten
+from gradleak.leakage.perturbation import MAPS_PRUNED, looks_rounded
 from gradleak.targets import Target
 
 MARGIN = 0.3
@@ -25,9 +25,6 @@ feasible."""
 
 NEGLIGIBLE = 0.02
 """If the smallest entry sent is below this, relative to the mean, zeros are rounding: FedAvg sends differences."""
-
-FAINT = 0.02
-"""The least singular value of a sentence, as a fraction of the largest: local steps leave smaller ones."""
 
 STEPS = 60
 """Number of alternating projections."""
@@ -133,15 +130,16 @@ def count_sentences(target: Target, gradient: Mapping[str, Tensor], deadline: De
     A classifier uses one token of each sentence, so the maps after the last layer's attention have one input vector per
     sentence: their gradient has that rank.
     """
-    last = target.layers[-1].feed_forward_in
-    if target.task != "classification" or last.weight not in gradient:
+    layer = target.layers[-1]
+    parts = [part for part in (layer.attention_output, layer.feed_forward_in) if part.weight in gradient]
+    if target.task != "classification" or not parts:
         return None
-    matrix = last.weight_in(gradient)
+    matrix = parts[0].weight_in(gradient)  # rounding shows least in the first of them
     if not matrix.any():
         return None
-    if FeasibleSet([matrix]).complete:
-        signal = signal_subspace([matrix], FAINT)
-        return None if signal is None else len(signal.factor)
+    if FeasibleSet([matrix]).complete or looks_rounded(target, gradient):
+        return whiten(matrix).rank or None
+    matrix = parts[-1].weight_in(gradient)
     some = torch.randperm(len(matrix), generator=torch.Generator().manual_seed(0))[:ROWS].to(matrix.device)
     sent = FeasibleSet([matrix[some]])
     tolerance = SIGNS_MET if sent.signs_only else VALUES_MET

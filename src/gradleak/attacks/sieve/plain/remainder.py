@@ -67,12 +67,12 @@ class Remainder:
         )
         return row_space(gradients, max(ROUNDING, smallest))
 
-    def _whitened(self, part: Projection) -> Callable[[Tensor], Tensor]:
+    def whitened(self, part: Projection) -> Callable[[Tensor], Tensor]:
         """Return the scaling by which a map's noise has the same size in all entries."""
         noise = self.noise.get(part.weight)
         return (lambda own: own / noise.rows / noise.columns) if noise else (lambda own: own)
 
-    def _decomposed(self, part: Projection) -> tuple[Tensor, Tensor, Tensor]:
+    def decomposed(self, part: Projection) -> tuple[Tensor, Tensor, Tensor]:
         """Return singular vectors and values of a map's gradient as far as they are signal, whitened."""
         own = part.weight_in(self.gradients)
         if self.noise:
@@ -90,8 +90,8 @@ class Remainder:
         sentence's gradient g, g G⁺ g = g / c: this gives the weight c = 1 / B, and holds for the correct sentence only.
         """
         part = target.layers[0].attention_output
-        left, values, right = self._decomposed(part)
-        whitened = self._whitened(part)
+        left, values, right = self.decomposed(part)
+        whitened = self.whitened(part)
         best: tuple[float, int, float, dict[str, Tensor]] | None = None
         for label in range(target.num_labels if target.task == "classification" else 1):
             names = list(self.gradients)

@@ -69,22 +69,30 @@ class SkeletonCompletion:
 
     def run(self, skeletons: Mapping[int, Tensor], most: int) -> list[Sentence]:
         """Complete at most so many skeletons, those with the smallest loss first."""
+        found: list[Sentence] = []
+        for tried, row in enumerate(self.ranked(skeletons)[:most]):
+            if (found and tried >= BEFORE_SUBTRACTION) or self.deadline.passed:
+                break
+            sentence, outside = self.completed(row)
+            if outside < context_tolerance(self.contexts) and sentence not in found:
+                found.append(sentence)
+        return found
+
+    def ranked(self, skeletons: Mapping[int, Tensor]) -> list[Tensor]:
+        """Return skeletons of all lengths, those with the smallest loss first."""
         starts = [
             (float(loss), row)
             for rows in skeletons.values()
             for loss, row in zip(self.sketch.losses(rows), rows, strict=True)
         ]
         starts.sort(key=lambda start: start[0])
-        found: list[Sentence] = []
-        for tried, (_, row) in enumerate(starts[:most]):
-            if (found and tried >= BEFORE_SUBTRACTION) or self.deadline.passed:
-                break
-            rows = self._completed(row)
-            outside = outside_contexts(self.pairs, rows[:1], self.contexts)
-            sentence = tuple(self.pairs.tokens[rows[0]].tolist())
-            if float(outside) < context_tolerance(self.contexts) and sentence not in found:
-                found.append(sentence)
-        return found
+        return [row for _, row in starts]
+
+    def completed(self, start: Tensor) -> tuple[Sentence, float]:
+        """Complete a skeleton, and return the sentence with the largest fraction of a context outside."""
+        rows = self._completed(start)
+        outside = outside_contexts(self.pairs, rows[:1], self.contexts)
+        return tuple(self.pairs.tokens[rows[0]].tolist()), float(outside)
 
     def _completed(self, start: Tensor) -> Tensor:
         """Replace one token after the other, and return the best sentences found on the way, the best first."""

@@ -1,0 +1,210 @@
+"""Read a batch without dropout whose first layer stands out of a visible noise floor.
+
+Half precision, quantisation, mixed precision, a few local steps and one step of AdamW all leave a row space that is
+known to a hundredth or so. Its tokens are certain; sentences are completed as in a float32 gradient (`plain/`), with two
+differences. Their contexts are always compared with the row space of the whole update, because a sentence cannot be
+subtracted exactly from one that drifted. And the sentences found are weighed against each other, and subtracted, all at
+once (`weight_fit.py`): a near miss beside the right sentence loses its weight. What the skeletons do not reach is
+searched by edits, with the sentences found held fixed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.sieve.defended.batch_search import ContextSearch
+from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
+from gradleak.attacks.sieve.defended.context_score import ContextScore
+from gradleak.attacks.sieve.defended.feasible_set import count_sentences
+from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
+from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
+from gradleak.attacks.sieve.plain.remainder import Remainder
+from gradleak.attacks.sieve.plain.sentence_search import SkeletonCompletion
+from gradleak.attacks.sieve.plain.skeletons import find_skeletons
+from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
+from gradleak.attacks.sieve.token_pairs import TokenPairs
+from gradleak.leakage.row_space import Subspace
+
+AT_ONCE, MOST = 24, 64
+"""How many skeletons are completed before the sentences found are weighed; how many in a round that finds none."""
+
+LIKELY = 0.4
+"""A completed skeleton is weighed if less than this fraction of each context lies outside."""
+
+GOOD, FAIR = 0.1, 0.2
+"""Misfit of a sentence that is certainly in the batch, and of one that is if no edit improves it. Rounding leaves
+0.005, int8 0.03, one step of AdamW 0.06, drift over local steps up to 0.15; two words swapped or one missing leave 0.14
+and more, mostly 0.3."""
+
+ALIKE, RIVAL = 0.7, 2.0
+"""Sentences that share this fraction of their tokens may be one; the second must not fit worse by this factor."""
+
+ROUNDS = 3
+"""How often missing sentences are searched by edits, from other beginnings each time."""
+
+
+@dataclass
+class RoundedReading:
+    """Sentences read from a rounded update.
+
+    Attributes:
+        sentences: token ids of each.
+        labels: the class of each.
+        certain: how many of them, from the first on, fit the update; the others are guesses at what is missing.
+        whole: whether their weights add up to that of a whole batch.
+    """
+
+    sentences: list[Sentence] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    certain: int = 0
+    whole: bool = False
+
+
+def read_rounded(observed: ObservedUpdate, count: int | None, longest: int, starts: int) -> RoundedReading:
+    """Read a batch whose client had dropout switched off from an update with a visible noise floor.
+
+    Args:
+        observed: the update.
+        count: the number of sentences; None if unknown.
+        longest: the greatest number of tokens of a sentence.
+        starts: how many skeletons are completed at most in one round.
+    """
+    reader = RoundedReader(observed, longest, starts)
+    return reader.run(count)
+
+
+class RoundedReader:
+    """Finds sentences by skeletons and then by edits, and weighs them against each other.
+
+    Args:
+        observed: the update.
+        longest: the greatest number of tokens of a sentence.
+        starts: how many skeletons are completed at most in one round.
+    """
+
+    def __init__(self, observed: ObservedUpdate, longest: int, starts: int) -> None:
+        self.observed, self.longest, self.starts = observed, longest, starts
+        self.remainder = Remainder.of(observed)
+        self.contexts = self.remainder.row_space((observed.target.layers[0].attention_output,))
+        self.words = observed.words[:0]
+        self.fit = WeightFit(observed, self.remainder)
+        self._candidates: dict[Sentence, float] = {}
+        self._settled: set[Sentence] = set()
+
+    @property
+    def found(self) -> list[Sentence]:
+        """The sentences that are kept."""
+        return list(self.fit.weights)
+
+    def run(self, count: int | None) -> RoundedReading:
+        """Read as many sentences as there are: by skeletons, then by edits of what nearly fits.
+
+        Args:
+            count: the number of sentences, if known.
+        """
+        while self._missing(count) and self._complete_skeletons():
+            pass
+        for _ in range(ROUNDS):
+            if not self._missing(count):
+                break
+            self._edit_near_misses(self._missing(count))
+        certain, missing = self.found, self._number_missing(count)
+        self.fit.keep([*certain, *(self._beginnings(missing) if certain else ())])
+        labels = [label for label, _ in self.fit.weights.values()]
+        return RoundedReading(self.found, labels, len(certain), bool(certain) and not missing)
+
+    def _missing(self, count: int | None) -> int:
+        """Return how many sentences to search: none when time is up."""
+        return 0 if self.observed.deadline.passed else self._number_missing(count)
+
+    def _number_missing(self, count: int | None) -> int:
+        """Return how many sentences are missing: if not known, as many as complete the sum of weights, which is 1."""
+        weights = sorted(weight for _, weight in self.fit.weights.values())
+        if count is None and weights:
+            return round(max(0.0, 1 - sum(weights)) / weights[len(weights) // 2])
+        estimate = count or count_sentences(self.observed.target, self.observed.gradient, self.observed.deadline)
+        return max(0, (estimate or 1) - len(weights))
+
+    def _complete_skeletons(self) -> bool:
+        """Find sentences in what is left, and return whether there is a further one."""
+        observed = self.observed
+        pairs = self._pairs(self.remainder.row_space(observed.inputs.maps))
+        if not len(pairs.tokens) or not len(pairs.at(0)):
+            return False
+        if not len(self.words):
+            special = torch.tensor([*sum(observed.target.special_tokens, ())], device=pairs.tokens.device)
+            words = pairs.tokens.unique()  # type: ignore[no-untyped-call]
+            self.words = words[~torch.isin(words, special)]
+        completion = SkeletonCompletion(observed, pairs, self.contexts)
+        skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
+        ranked = completion.ranked(skeletons)[: min(self.starts, MOST)]
+        further = 0
+        for number, row in enumerate(ranked):
+            if observed.deadline.passed or (further and number >= AT_ONCE):
+                break
+            sentence, outside = completion.completed(row)
+            if outside < LIKELY and sentence not in self._candidates:
+                self._candidates[sentence] = self.fit.misfit(sentence)
+                further += self._candidates[sentence] < GOOD
+        return self._weigh()
+
+    def _pairs(self, space: Subspace) -> TokenPairs:
+        observed = self.observed
+        special = torch.tensor([*sum(observed.target.special_tokens, ())], device=observed.words.device)
+        words = torch.cat([observed.words, special.to(observed.words)])
+        tokens, positions = possible_pairs(observed.inputs, space, words, self.longest)
+        return TokenPairs.of(observed.target, observed.inputs, tokens, positions)
+
+    def _edit_near_misses(self, missing: int) -> None:
+        """Edit the sentences that nearly fit, those that fit held fixed, and weigh the results."""
+        observed = self.observed
+        score = ContextScore(observed.target, observed.inputs, observed.gradient, whitened=True)
+        starts = [self._tensor(sentence) for sentence in self._beginnings(missing)]
+        if not score.depth or not starts:
+            return
+        fixed = [self._tensor(sentence) for sentence in self.found]
+        search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, self.words, missing=0))
+        for ids in search.each_alone(search.one_beside_others(starts, fixed)):
+            sentence = tuple(ids.tolist())
+            self._candidates[sentence] = self.fit.misfit(sentence)
+            self._settled.add(sentence)
+        self._weigh()
+
+    def _beginnings(self, missing: int) -> list[Sentence]:
+        """Return sentences that nearly fit, unlike each other and those that fit, and take them off the list."""
+        chosen: list[Sentence] = []
+        for sentence in sorted(self._candidates, key=self._candidates.__getitem__):
+            if all(_alike(sentence, other) < ALIKE for other in (*self.found, *chosen)):
+                chosen.append(sentence)
+        chosen = chosen[:missing]
+        for sentence in chosen:
+            del self._candidates[sentence]
+        return chosen
+
+    def _weigh(self) -> bool:
+        """Keep the candidates that fit, the best first, and return whether there are more than before.
+
+        Of two that resemble each other the second must fit about as well: a batch may have both.
+        """
+        before, chosen = len(self.found), []
+        for sentence, misfit in sorted(self._candidates.items(), key=lambda item: item[1]):
+            rivals = [self._candidates[kept] for kept in chosen if _alike(kept, sentence) > ALIKE]
+            limit = FAIR if sentence in self._settled and not rivals else GOOD
+            if misfit < min([limit, *(RIVAL * rival for rival in rivals)]):
+                chosen.append(sentence)
+        self.fit.keep(chosen)
+        self.observed.report([self._tensor(sentence) for sentence in chosen], self.fit.unexplained)
+        return len(chosen) > before
+
+    def _tensor(self, sentence: Sentence) -> Tensor:
+        return torch.tensor(sentence, device=self.observed.words.device)
+
+
+def _alike(one: Sentence, other: Sentence) -> float:
+    """Return the fraction of the tokens of the longer sentence that the other has as well."""
+    shared = (Counter(one) & Counter(other)).total()
+    return shared / max(len(one), len(other))
