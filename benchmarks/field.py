@@ -135,7 +135,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", default=",".join(KINDS))
     parser.add_argument("--batch-sizes", default="1,4,8")
     parser.add_argument("--attack", default="auto", help="NAME[:PRESET]")
-    parser.add_argument("--budget", type=float, help="seconds for a batch; no limit if left out")
+    parser.add_argument("--budget", type=float, help="seconds for a batch; if left out, no limit, or the attack's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
@@ -147,21 +147,25 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"no row named {', '.join(unknown)}; there are {', '.join(KINDS)}")
     if not arguments.score and not arguments.data:
         parser.error("give --data, or --score")
-    attack_of(arguments.attack)  # a misspelt name ends the run here
+    if not arguments.score:
+        attack_of(arguments.attack, arguments.budget)  # a misspelt name ends the run here
     return arguments
 
 
-def attack_of(spec: str) -> Attack:
-    """Return the attack that `NAME[:PRESET]` names."""
+def attack_of(spec: str, budget: float | None) -> Attack:
+    """Return the attack that `NAME[:PRESET]` names; one that plans its own time, such as auto, is told the budget."""
     name, _, preset = spec.partition(":")
-    return find_attack(name).with_settings(preset or None)
+    kind = find_attack(name)
+    planned = {"budget": str(budget)} if budget is not None and kind.has_setting("budget") else None
+    return kind.with_settings(preset or None, planned)
 
 
 def work(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the batches of all rows, sizes and files."""
     sizes = [int(size) for size in arguments.batch_sizes.split(",")]
     model = Path(arguments.model).name + (" with random weights" if arguments.random_weights else "")
-    limit = "no limit" if arguments.budget is None else f"{arguments.budget:g} s"
+    seconds = getattr(attack_of(arguments.attack, arguments.budget), "budget", arguments.budget)
+    limit = "no limit" if seconds is None else f"{seconds:g} s"
     for file in map(Path, arguments.data):
         sentences = read_sentences(file, arguments.take)
         for name in arguments.rows.split(","):
@@ -185,7 +189,7 @@ def attack_batch(item: Row) -> Row:
     target = target_of(
         options["model"], batch.classes, device=options["device"], random_weights=options["random_weights"]
     )
-    attack = attack_of(options["attack"])
+    attack = attack_of(options["attack"], options["budget"])
     (captured,) = KINDS[item["row"]].scenario(batch, attack.assumes).batches(target)
     started = time.perf_counter()
     found = attack(target, captured.update, captured.knowledge, budget=options["budget"])

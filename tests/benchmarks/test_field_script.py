@@ -161,7 +161,7 @@ def test_lamp_is_told_labels_and_lengths_and_sieve_nothing(
 ) -> None:
     told = {}
     for spec in ("sieve", "auto", "lamp:best", "grab:best"):
-        attack = script.attack_of(spec)
+        attack = script.attack_of(spec, None)
 
         def attacked(self: Any, target: Any, update: Any, knowledge: Any, *, budget: float) -> Any:
             told[self.name] = knowledge.told
@@ -177,6 +177,16 @@ def test_lamp_is_told_labels_and_lengths_and_sieve_nothing(
         "lamp": ("labels", "lengths"),
         "grab": ("labels", "lengths", "dropout"),
     }
+
+
+def test_a_budget_is_that_of_an_attack_that_plans_its_time(
+    script: ModuleType, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, seconds in ((["--budget", "120"], 120), ([], 60)):
+        chosen = arguments(script, monkeypatch, "--attack", "auto", *given)
+        assert script.attack_of("auto", chosen.budget).budget == seconds
+        assert next(script.work(chosen))["run"] == f"auto on tiny, {seconds} s"
+    assert next(script.work(arguments(script, monkeypatch, "--attack", "sieve")))["run"] == "sieve on tiny, no limit"
 
 
 def arguments(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *given: str) -> Any:
