@@ -13,22 +13,17 @@ other commands need nothing but the core. Whether a reconstruction that says `ve
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import multiprocessing
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from batches import Row, Summary, read_rows, read_sentences, result_of, run_all, target_of
 from gradleak.attacks import find_attack
 from gradleak.defenses import parse_defense
 from gradleak.federation import Client
-from gradleak.targets import Target, load_target
-
-_TARGET: dict[str, Target] = {}
 
 
 def main() -> None:
@@ -41,17 +36,8 @@ def main() -> None:
     if arguments.plot:
         _plot(path, Path(arguments.plot))
         return
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    done = {(row["cell"], row["batch"]) for row in rows}
-    work = [item for item in _work(arguments) if (item["cell"], item["batch"]) not in done]
-    work.sort(key=lambda item: -len(item["texts"]))  # long ones first, or they end alone
-    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-        for row in pool.imap_unordered(_run, work):
-            rows.append(row)
-            path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
-            print(
-                f"{row['cell']}, batch {row['batch']}: {row['seconds']:.1f} s, verified {row['verified']}", flush=True
-            )
+    work = sorted(_work(arguments), key=lambda item: -len(item["texts"]))  # long ones first, or they end alone
+    sys.exit(1 if run_all(work, _run, path, workers=arguments.workers, threads=arguments.threads) else 0)
 
 
 def _arguments() -> argparse.Namespace:
@@ -76,12 +62,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _work(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _work(arguments: argparse.Namespace) -> list[Row]:
     """Return all batches of all cells."""
-    with Path(arguments.data).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    first, last = (int(part) for part in arguments.take.split(":"))
-    rows = rows[first:last]
+    sentences = read_sentences(Path(arguments.data), arguments.take)
     items = []
     for size in map(int, arguments.batch_sizes.split(",")):
         for dropout in arguments.dropout.split(","):
@@ -89,14 +72,14 @@ def _work(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 words = [Path(arguments.data).stem, Path(arguments.model).name, arguments.embeddings, f"B={size}"]
                 words += [f"dropout={dropout}", *([defense] if defense else [])]
                 cell = " ".join([*words, *([f"prior={arguments.prior}"] if arguments.prior else [])])
-                for number, start in enumerate(range(0, len(rows) - size + 1, size)):
-                    batch = rows[start : start + size]
+                for number, batch in enumerate(sentences.batches(size)):
                     items.append(
                         {
                             "cell": cell,
                             "batch": number,
-                            "texts": [row["text"] for row in batch],
-                            "labels": [int(row["label"]) for row in batch],
+                            "texts": batch.texts,
+                            "labels": batch.labels,
+                            "classes": batch.classes,
                             "dropout": dropout == "on",
                             "embeddings": arguments.embeddings,
                             "defense": defense,
@@ -106,19 +89,10 @@ def _work(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return items
 
 
-def _run(item: dict[str, Any]) -> dict[str, Any]:
+def _run(item: Row) -> Row:
     """Capture one update and read it, told nothing."""
     options = item["arguments"]
-    torch.set_num_threads(options["threads"])
-    if "target" not in _TARGET:
-        _TARGET["target"] = load_target(
-            options["model"],
-            2,
-            task=options["task"],
-            device=options["device"],
-            random_weights=options["random_weights"],
-        )
-    target = _TARGET["target"]
+    target = target_of(options["model"], item["classes"], options["task"], options["device"], options["random_weights"])
     client = Client(target, dropout=item["dropout"], embeddings=item["embeddings"], seed=item["batch"])
     labels = item["labels"] if target.task == "classification" else None
     update = client.update(item["texts"], labels)
@@ -128,42 +102,23 @@ def _run(item: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     found = attack(target, update)
     seconds = time.perf_counter() - started
-    tokens = target.encode(item["texts"])
-    return {
-        "cell": item["cell"],
-        "batch": item["batch"],
-        "seconds": seconds,
-        "tokens": int(tokens.mask.sum()),
-        "references": [row[there].tolist() for row, there in zip(tokens.ids, tokens.mask, strict=True)],
-        "labels": labels,
-        "found": [list(ids) for ids in found.token_ids],
-        "found_labels": found.labels,
-        "verified": found.verified,
-        "loss": found.loss,
-        "notes": list(found.notes),
-    }
+    kept = {"cell": item["cell"], "batch": item["batch"], "labels": labels}
+    return kept | result_of(target, item["texts"], found, seconds)
 
 
 def _score(path: Path) -> None:
-    from gradleak.metrics import score_tokens
-
-    tokenizer = load_target("tiny").tokenizer  # the uncased vocabulary that the models here share
+    tokenizer = target_of("tiny", 2).tokenizer  # the uncased vocabulary that the models here share
     cells = defaultdict(list)
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in read_rows(path):
         cells[row["cell"]].append(row)
     print(f"{'cell':<64}{'n':>4}{'R-1':>7}{'R-2':>7}{'R-L':>7}{'exact':>7}{'verified':>9}{'wrongly':>8}{'s':>7}")
     for cell, rows in cells.items():
-        scores = [s for row in rows for s in score_tokens(row["found"], row["references"], tokenizer).sentences]
-        means = [
-            sum(getattr(s, name) for s in scores) / len(scores) for name in ("rouge1", "rouge2", "rougeL", "exact")
-        ]
-        verified = [row for row in rows if row["verified"]]
-        wrongly = sum(sorted(row["found"]) != sorted(row["references"]) for row in verified)
-        seconds = sum(row["seconds"] for row in rows) / len(rows)
+        summary = Summary.of(rows, tokenizer)
+        means = (summary.rouge1, summary.rouge2, summary.rougeL, summary.exact)
         print(
-            f"{cell:<64}{len(scores):>4}"
+            f"{cell:<64}{summary.sentences:>4}"
             + "".join(f"{mean:>7.1f}" for mean in means)
-            + f"{100 * len(verified) / len(rows):>9.0f}{wrongly:>8}{seconds:>7.1f}"
+            + f"{summary.verified:>9.0f}{summary.wrongly_verified:>8}{summary.seconds:>7.1f}"
         )
 
 
@@ -190,7 +145,7 @@ def _plot(path: Path, picture: Path, width: int = 384) -> None:
         parts.append(f'<path d="M{x:.0f} {bottom}v4" stroke="#333"/>')
         parts.append(f'<text x="{x:.0f}" y="268" text-anchor="middle">{tokens}</text>')
     dots = set()
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in read_rows(path):
         kind = row["cell"].rsplit(" ", 1)[-1]  # a defense would stand behind it
         if kind in ("dropout=off", "dropout=on"):
             left_over = list(row["references"])

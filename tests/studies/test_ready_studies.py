@@ -32,6 +32,7 @@ PAPERS = {
 BEYOND = {("grab-table10", 128)}  # batch sizes that the paper has and the shipped samples do not fill
 LIBRARY = Library()  # every dataset is read once
 NAMES = [f"{paper}-{table}" for paper, tables in PAPERS.items() for table in tables]
+OF_NO_PAPER = ["field", "quick"]
 
 
 def source(name: str) -> dict[str, Any]:
@@ -44,15 +45,15 @@ def cells_of(name: str) -> list[Cell]:
 
 
 def test_all_ready_studies_are_there() -> None:
-    assert ready_studies() == sorted([*NAMES, "quick"])
+    assert ready_studies() == sorted([*NAMES, *OF_NO_PAPER])
 
 
-@pytest.mark.parametrize("name", [*NAMES, "quick"])
+@pytest.mark.parametrize("name", [*NAMES, *OF_NO_PAPER])
 def test_ready_study_loads_and_leaves_out_only_attacks_that_are_not_there(name: str) -> None:
     study = load_study(name)
     assert study.name == name
     assert study.title
-    assert study.paper == (None if name == "quick" else name.partition("-")[0])
+    assert study.paper == (None if name in OF_NO_PAPER else name.partition("-")[0])
     assert not set(study.unavailable) & set(ATTACKS)
     assert all(cell.target.name == "tiny" for cell in cells_of(name))
 
@@ -66,13 +67,35 @@ def test_quick_study_needs_nothing_that_is_not_there() -> None:
     assert read["sieve"] == ()  # told nothing
 
 
-@pytest.mark.parametrize("name", [*NAMES, "quick"])
+def test_field_study_has_every_kind_of_client_and_ends_in_minutes() -> None:
+    study = load_study("field")
+    assert not study.unavailable
+    cells = [cell for cell in cells_of("field") if isinstance(cell, AttackCell)]
+    clients = [cell.client for cell in cells]
+    assert {client.send for client in clients} == {"fp32", "fp16", "bf16", "int8"}
+    assert {client.precision for client in clients} == {"fp32", "bf16"}
+    assert {client.clients for client in clients} == {1, 4}
+    local = {(client.fedavg.optimizer, client.fedavg.steps) for client in clients if client.fedavg}
+    assert local == {("sgd", 4), ("adamw", 1), ("adamw", 4)}
+    assert any(cell.defenses for cell in cells)
+    assert {cell.batch_size for cell in cells if cell.client.clients == 1} == {1, 4}
+    assert all(cell.attack.name == "auto" and cell.knowledge == () for cell in cells)
+    most = sum(_updates(cell) * cell.attack.settings["budget"] for cell in cells)
+    assert most <= 2 * 5 * 60  # seconds of two cores
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OF_NO_PAPER])
 def test_the_strongest_attack_stands_beside_the_papers_wherever_they_attack(name: str) -> None:
     cells = [cell for cell in cells_of(name) if isinstance(cell, AttackCell)]
     ours = [cell for cell in cells if cell.attack.name in OURS]
     assert all(cell.knowledge == () for cell in ours)
     settings = {(*_scenario(cell), cell.seed) for cell in cells}
     assert settings == {(*_scenario(cell), cell.seed) for cell in ours}
+
+
+def _updates(cell: AttackCell) -> int:
+    first, last = map(int, str(cell.dataset.take).split(":"))
+    return (last - first) // (cell.batch_size * cell.client.clients)
 
 
 def _scenario(cell: AttackCell) -> tuple[Any, ...]:
