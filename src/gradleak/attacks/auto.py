@@ -38,6 +38,8 @@ class AttackOutcome:
     def note(self) -> str:
         """One line for the notes of the result."""
         if not self.finding.verified:
+            if self.finding.settled:
+                return f"{self.name}: read to the end, not proven"
             ended = ", out of time" if self.cut_short else ""
             return f"{self.name}: not confirmed{ended}; its gradient is {self.distance:.2g} from the update's (0 to 1)"
         whole = any(note.startswith(PROVEN) for note in self.finding.notes)
@@ -85,11 +87,12 @@ class Auto(Attack):
                 failures.append(f"{attack.name} failed ({' '.join(str(error).split())}); the others went on")
                 continue
             nearest = NEAREST_ROUNDED if evidence.rounded else NEAREST
-            if outcomes[-1].finding.verified or outcomes[-1].distance < nearest:
+            last = outcomes[-1]
+            if last.finding.verified or last.finding.settled or last.distance < nearest:
                 break
         if not outcomes:
             raise GradleakError(f"no attack could be run on this update: {'; '.join(failures) or 'none applies to it'}")
-        best = min(outcomes, key=lambda outcome: (not outcome.finding.verified, outcome.distance))
+        best = min(outcomes, key=lambda o: (not o.finding.verified, not o.finding.settled, o.distance))
         notes = (*evidence.lines, *(outcome.note for outcome in outcomes), *failures, *best.finding.notes)
         texts = tuple(target.decode(ids) for ids in best.finding.token_ids)
         reporter(1, 1, lambda: (best.distance, texts))

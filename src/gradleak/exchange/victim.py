@@ -29,13 +29,17 @@ class Victim:
     gradient: Mapping[str, Tensor]
     knowledge: Knowledge
     generator: torch.Generator
-    protocol: Protocol = Protocol()
+    protocol: Protocol = field(default_factory=Protocol)
     inferred: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of an attack's `run` on one victim; `Reconstruction` documents the fields."""
+    """The result of an attack's `run` on one victim; `Reconstruction` documents the fields it shares with this.
+
+    Attributes:
+        settled: whether the update was read to the end, so that no other attack is expected to find more.
+    """
 
     token_ids: Sequence[Sequence[int]]
     labels: Sequence[int] | None
@@ -46,3 +50,4 @@ class Finding:
     complete: bool = False
     labels_verified: bool = False
     copies: tuple[int, ...] = ()
+    settled: bool = False

@@ -1,9 +1,9 @@
 """The gradient behind one step of Adam or AdamW.
 
 The first step changes a weight by −lr · g / (|g| + ε): nearly −lr · sign(g), and therefore taken for a form of sign
-compression. But ε keeps the size. With u = |change| / lr, |g| = ε · u / (1 − u): where float32 weights of 0.05 resolve u
-to 4e-5 (lr 5e-5), a gradient of 1e-5 has u = 0.999 and is known to 4 %. Smaller ones are known better, larger ones less
-well; weights near zero resolve more. Rounding u to half precision hides it: then the signs are all there is.
+compression. But ε keeps the size. With u = |change| / lr, |g| = ε · u / (1 − u): where float32 weights of 0.05 resolve
+u to 4e-5 (lr 5e-5), a gradient of 1e-5 has u = 0.999 and is known to 4 %. Smaller ones are known better, larger ones
+less well; weights near zero resolve more. Rounding u to half precision hides it: then the signs are all there is.
 """
 
 from __future__ import annotations

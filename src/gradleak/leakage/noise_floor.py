@@ -1,10 +1,10 @@
 """The noise floor of a gradient: which singular values are signal, whatever rounding or noise was added.
 
 Rounding errors are proportional to an entry, a quantised block's to its largest entry, noise has one size everywhere.
-All of them are close to random with a variance that is a product of a row's and a column's. `whiten` estimates both from
-what the strongest directions leave, and divides by them. What was added is then a matrix of independent entries of unit
-variance, whose largest singular value is known in advance, √rows + √columns (Marchenko & Pastur 1967): the edge. What
-exceeds it is signal, down to directions a thousand times weaker than the strongest.
+All of them are close to random with a variance that is a product of a row's and a column's. `whiten` estimates both
+from what the strongest directions leave, and divides by them. What was added is then a matrix of independent entries of
+unit variance, whose largest singular value is known in advance, √rows + √columns (Marchenko & Pastur 1967): the edge.
+What exceeds it is signal, down to directions a thousand times weaker than the strongest.
 """
 
 from __future__ import annotations

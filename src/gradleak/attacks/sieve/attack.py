@@ -48,6 +48,9 @@ WHOLE_BATCH = (
 )
 """Said of a rounded update that was read to the end."""
 
+FEW_MISSING = 0.1
+"""A rounded update of a client with dropout is read to the end if at most this fraction of its tokens is missing."""
+
 NOTHING = (
     "nothing stands out of the first layer: noise covers it, or the batch has more tokens than the model dimensions"
 )
@@ -124,6 +127,7 @@ class Sieve(Attack):
             complete=reading.proof.complete,
             labels_verified=reading.proof.labels_verified,
             copies=tuple(reading.copies),
+            settled=reading.settled,
         )
 
     def _read(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
@@ -135,8 +139,7 @@ class Sieve(Attack):
         if space.error < EXACT and (not pruned or is_rounded(target, observed.gradient, observed.protocol)):
             off = dropout_is_off(target, observed.inputs, space)
             reading = self._without_dropout(observed, known) if off else self._with_dropout(observed)
-            whole = reading.proof.verified or reading.loss < ROUNDED or WHOLE_BATCH in reading.notes
-            if reading.sentences and whole:
+            if reading.sentences and (reading.settled or reading.proof.verified or reading.loss < ROUNDED):
                 return reading
             if observed.deadline.passed or (reading.sentences and space.floor < CLEAN):
                 return reading
@@ -156,7 +159,9 @@ class Sieve(Attack):
         if found.missing:
             notes.append(f"{found.missing} of {observed.space.rank} tokens not found")
         loss = 0.0 if found.proof.verified else found.loss
-        return Reading(sentences, [], found.labels, loss, notes, found.proof).distinct()
+        space = observed.space
+        settled = space.floor > CLEAN and found.missing <= FEW_MISSING * space.rank
+        return Reading(sentences, [], found.labels, loss, notes, found.proof, settled).distinct()
 
     def _without_dropout(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
         target, attention = observed.target, len(observed.inputs.maps) > 1  # not ALBERT's
@@ -165,6 +170,7 @@ class Sieve(Attack):
             return self._plain(observed, longest)
         found = read_rounded(observed, known.sequences, longest, self.starts)
         reading = _proven(observed, found.sentences, found.labels)
+        reading.settled = found.whole
         if found.whole:
             reading.notes.append(WHOLE_BATCH)
         elif found.certain:

@@ -44,7 +44,7 @@ class ObservedUpdate:
     longest: int
     progress: ProgressCallback | None = None
     deadline: Deadline = field(default_factory=Deadline)
-    protocol: Protocol = Protocol()
+    protocol: Protocol = field(default_factory=Protocol)
 
     @property
     def map_gradients(self) -> list[Tensor]:

@@ -24,6 +24,7 @@ class Reading:
         loss: the fraction of the update that is not explained, or the distance of the gradients.
         notes: one line for each fact.
         proof: what the update proves.
+        settled: whether the update was read to the end, though it may prove nothing.
     """
 
     sentences: list[Sentence] = field(default_factory=list)
@@ -32,6 +33,7 @@ class Reading:
     loss: float = 1.0
     notes: list[str] = field(default_factory=list)
     proof: Proof = field(default_factory=Proof)
+    settled: bool = False
 
     def distinct(self) -> Reading:
         """Return the reading with each text once, and how often it was found."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
-from gradleak.leakage.recompute import batch_gradient
 from gradleak.leakage.noise_floor import NoiseFloor, whiten
+from gradleak.leakage.recompute import batch_gradient
 from gradleak.leakage.row_space import CLEAN, ROUNDING, Subspace, row_space, signal_space
 from gradleak.targets import Projection, Target
 

@@ -1,11 +1,11 @@
 """Read a batch without dropout whose first layer stands out of a visible noise floor.
 
 Half precision, quantisation, mixed precision, a few local steps and one step of AdamW all leave a row space that is
-known to a hundredth or so. Its tokens are certain; sentences are completed as in a float32 gradient (`plain/`), with two
-differences. Their contexts are always compared with the row space of the whole update, because a sentence cannot be
-subtracted exactly from one that drifted. And the sentences found are weighed against each other, and subtracted, all at
-once (`weight_fit.py`): a near miss beside the right sentence loses its weight. What the skeletons do not reach is
-searched by edits, with the sentences found held fixed.
+known to a hundredth or so. Its tokens are certain; sentences are completed as in a float32 gradient (`plain/`), with
+two differences. Their contexts are always compared with the row space of the whole update, because a sentence cannot
+be subtracted exactly from one that drifted. And each is held against the whole gradient of several layers
+(`weight_fit.py`), in which a near miss does not fit. What the skeletons do not reach is searched by edits, with the
+sentences found held fixed.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class RoundedReader:
 
         Of two that resemble each other the second must fit about as well: a batch may have both.
         """
-        before, chosen = len(self.found), []
+        before = len(self.found)
+        chosen: list[Sentence] = []
         for sentence, misfit in sorted(self._candidates.items(), key=lambda item: item[1]):
             rivals = [self._candidates[kept] for kept in chosen if _alike(kept, sentence) > ALIKE]
             limit = FAIR if sentence in self._settled and not rivals else GOOD

@@ -74,7 +74,8 @@ class WeightFit:
         target = self._observed.target
         if target.num_labels <= FEW_CLASSES:
             return range(target.num_labels)
-        return labels_from_classifier(target, self._observed.gradient, [*self.weights, sentence])[-1:] or [0]
+        labels = labels_from_classifier(target, self._observed.gradient, [*self.weights, sentence])
+        return labels[-1:] if labels else [0]
 
     def _weighed(self, sentence: Sentence, label: int) -> tuple[float, int, float]:
         """Return the mean misfit of a sentence with a class, the class, and the weight in the first layer.
