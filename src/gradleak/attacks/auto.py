@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradleak.attacks.base import Attack, find_attack, register
 from gradleak.errors import GradleakError
-from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Update, Victim
+from gradleak.exchange import Deadline, Finding, Knowledge, Reporter, Snapshot, Update, Victim
 from gradleak.leakage.evidence import Evidence, examine
 from gradleak.leakage.proof import PROVEN, prove_by_whole_gradient
 from gradleak.leakage.recompute import cosine_to_update
@@ -125,12 +125,12 @@ def _informed(victim: Victim, outcomes: Sequence[AttackOutcome]) -> Victim:
 def _run(attack: Attack, target: Target, victim: Victim, reporter: Reporter, evidence: Evidence) -> AttackOutcome:
     finding = attack.run(target, [victim], reporter)[0]
     if not finding.verified and evidence.attention:
-        finding = verified_by_gradient(target, victim, finding)
+        finding = verified_by_gradient(target, victim, finding, reporter.deadline)
     distance = _distance(target, victim, finding, evidence)
     return AttackOutcome(attack.name, finding, distance, reporter.deadline.hit)
 
 
-def verified_by_gradient(target: Target, victim: Victim, finding: Finding) -> Finding:
+def verified_by_gradient(target: Target, victim: Victim, finding: Finding, deadline: Deadline | None = None) -> Finding:
     """Return a finding marked as verified if its gradient equals the update, whichever attack found it.
 
     Only with attention does every word and its position count: a maximum over positions may ignore words, and an LSTM
@@ -143,7 +143,7 @@ def verified_by_gradient(target: Target, victim: Victim, finding: Finding) -> Fi
         texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
     if len(set(texts)) < len(texts) or not all(texts):  # one text with several labels is left unproven
         return finding
-    proof = prove_by_whole_gradient(target, victim.gradient, texts, labels)
+    proof = prove_by_whole_gradient(target, victim.gradient, texts, labels, victim.protocol, deadline)
     if not proof.verified:
         return finding
     return replace(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import FedAvg, Update
+from gradleak.leakage.weight_rounding import spacing
 from gradleak.targets import Target
 
 ARITHMETIC = 5e-7
@@ -53,20 +54,15 @@ def gradient_of_first_step(
         decay = training.weight_decay * weight
         step = -moved / training.lr - (decay if training.optimizer == "adamw" else 0.0)
         size = step.abs()
-        spacing = _spacing(torch.maximum(weight.abs(), (weight + moved).abs())) / training.lr
+        resolution = spacing(torch.maximum(weight.abs(), (weight + moved).abs())) / training.lr
         wire = _half_step(moved) / training.lr if send == "fp16" else WIRE_STEP[send] * size.clamp(max=1.0)
-        unsure = spacing + wire + ARITHMETIC
+        unsure = resolution + wire + ARITHMETIC
         gap = 1.0 - size
         if tensor.ndim > 1:
             resolved.append(float((gap / unsure).median()))
         slope = training.eps * step.sign() * size.clamp(max=1.0) / torch.maximum(gap, unsure)
         found[name] = (slope - (decay if training.optimizer == "adam" else 0.0)).to(tensor.dtype)
     return found if resolved and sorted(resolved)[len(resolved) // 2] > RESOLVED else None
-
-
-def _spacing(sizes: Tensor) -> Tensor:
-    """Return the distance of neighbouring float32 numbers of given sizes."""
-    return torch.finfo(torch.float32).eps * torch.exp2(sizes.clamp(min=1e-30).log2().floor())
 
 
 def _half_step(sizes: Tensor) -> Tensor:

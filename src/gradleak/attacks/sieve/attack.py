@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from gradleak.attacks.base import Attack, register
+from gradleak.attacks.sieve.defended.batch_search import refine_batch
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.dropout.reader import read_with_dropout
 from gradleak.attacks.sieve.last_token import append_last_tokens
@@ -23,14 +24,15 @@ from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import LayerInputs, first_layer_inputs
 from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.perturbation import MAPS_PRUNED, is_rounded, looks_pruned
-from gradleak.leakage.proof import prove_by_whole_gradient
+from gradleak.leakage.proof import Proof, prove_by_whole_gradient
+from gradleak.leakage.replay import can_replay
 from gradleak.leakage.row_space import CLEAN, dropout_is_off
 from gradleak.leakage.tokens import possible_words
 from gradleak.priors import load_prior
 from gradleak.settings import setting
 from gradleak.targets import Target
 
-EXACT = 0.2
+EXACT = 0.12
 """An update is read from its row space if the noise floor is below this fraction of the signal's smallest singular
 value: vectors of the text then lie in the space to about that fraction. Float32 leaves 1e-6, an SGD step with a
 learning rate of 1 leaves 1e-4, a cast to float16 2e-3 to 2e-2, one to bfloat16 1e-2 to 7e-2; visible noise leaves
@@ -43,9 +45,7 @@ a defended update."""
 TRUST_UNDER_DROPOUT = 0.3
 """Weight of the last LayerNorm's weight gradient, which dropout changes, in finding a language model's last tokens."""
 
-WHOLE_BATCH = (
-    "the sentences' weights add up to those of a whole batch; no proof, as the update was not sent as computed"
-)
+WHOLE_BATCH = "the sentences' weights add up to those of a whole batch; this is no proof"
 """Said of a rounded update that was read to the end."""
 
 FEW_MISSING = 0.1
@@ -171,6 +171,14 @@ class Sieve(Attack):
         found = read_rounded(observed, known.sequences, longest, self.starts)
         reading = _proven(observed, found.sentences, found.labels)
         reading.settled = found.whole
+        if found.sentences and not reading.proof.verified and reading.loss > ROUNDED and not observed.deadline.passed:
+            better = refine_batch(observed, found.sentences)
+            again = _proven(observed, [tuple(ids) for ids in better.sentences], better.labels)
+            if again.loss < reading.loss:
+                again.settled = reading.settled
+                reading = again
+        if reading.proof.verified:
+            return reading
         if found.whole:
             reading.notes.append(WHOLE_BATCH)
         elif found.certain:
@@ -193,6 +201,10 @@ class Sieve(Attack):
         if found is None:
             return Reading(notes=[NOTHING])
         sentences = [tuple(ids) for ids in found.sentences]
+        if can_replay(observed.protocol) and found.labels:
+            reading = _proven(observed, sentences, found.labels)
+            if reading.proof.verified:
+                return reading
         notes = [overview(sentences), INEXACT]
         return Reading(sentences, [], found.labels or None, found.distance, notes).distinct()
 
@@ -209,10 +221,10 @@ def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]
     labels = None
     if sentences and target.task == "classification":
         labels = labels_from_classifier(target, gradient, sentences) or read
-    proof = prove_by_whole_gradient(target, gradient, sentences, labels)
+    proof = _proof(observed, sentences, labels)
     if not proof.verified and labels not in (None, read):
         # the closed form assumes that each text occurs once; labels found while subtracting texts do not
-        again = prove_by_whole_gradient(target, gradient, sentences, read)
+        again = _proof(observed, sentences, read)
         if again.verified or again.unexplained < proof.unexplained:
             labels, proof = read, again
     loss = 0.0 if proof.verified else proof.unexplained
@@ -222,3 +234,9 @@ def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]
             f"the texts explain all but {100 * loss:.2g} % of the update: about what rounding leaves, and no proof"
         )
     return Reading(sentences, [], labels, loss, notes, proof).distinct()
+
+
+def _proof(observed: ObservedUpdate, sentences: list[Sentence], labels: list[int] | None) -> Proof:
+    return prove_by_whole_gradient(
+        observed.target, observed.gradient, sentences, labels, observed.protocol, observed.deadline
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -13,6 +13,7 @@ from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.layer_inputs import LayerInputs
 from gradleak.leakage.perturbation import is_perturbed
 from gradleak.leakage.row_space import Subspace, row_space
+from gradleak.leakage.weight_rounding import restored
 from gradleak.targets import Target
 
 Sentence = tuple[int, ...]
@@ -20,6 +21,10 @@ Sentence = tuple[int, ...]
 
 ProgressCallback = Callable[[Sequence[Tensor], float], None]
 """Called with the sentences so far and their distance from the update."""
+
+
+RESTORED_LAYERS = 4
+"""How many layers' contexts are restored: as many as a sentence is scored by."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,13 @@ class ObservedUpdate:
     def map_gradients(self) -> list[Tensor]:
         """The gradients of the first maps, each `[outputs, width]`."""
         return [projection.weight_in(self.gradient) for projection in self.inputs.maps]
+
+    @cached_property
+    def restored(self) -> ObservedUpdate:
+        """The update with the rounding of a small difference of weights reduced in the maps of the first layers."""
+        contexts = [(layer.attention_output,) for layer in self.target.layers[:RESTORED_LAYERS]]
+        gradient = restored(self.target, self.gradient, self.protocol, [self.inputs.maps, *contexts])
+        return replace(self, gradient=gradient)
 
     @cached_property
     def space(self) -> Subspace:

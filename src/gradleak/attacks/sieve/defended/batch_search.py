@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
 from gradleak.attacks.sieve.defended.edits import neighbours
@@ -22,14 +23,14 @@ from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.exchange import Deadline
-from gradleak.leakage.labels import labels_from_classifier, nearest_labels
-from gradleak.matching import Candidates, Cosine, Matcher
+from gradleak.leakage.proof import REPLAYED_WHOLE
+from gradleak.leakage.replay import can_replay, replay_difference
 from gradleak.targets import Target
 
-BREADTH = (300, 100, 8)
+BREADTH = (64, 32, 8)
 """How many sentences of each length remain after one layer, how many of all after two, and in the end."""
 
-COMPARED = (300, 100, 24)
+COMPARED = (96, 48, 16)
 """The same where the gradient decides."""
 
 STEPS = 30
@@ -44,6 +45,12 @@ ROUNDS = 4
 COMPLETION_STEPS = 100
 """Alternating projections that complete a compressed gradient."""
 
+FEW_MISSING = 8
+"""Words of the whole vocabulary that are tried at each position where a row space has shown nearly all words."""
+
+NEARLY = 0.2
+"""The distance below which a batch may be the very one: steps of Adam at weights that drifted leave 0.1."""
+
 LEAST_GAIN = 1e-4
 """Smaller gains of the score are noise."""
 
@@ -54,10 +61,10 @@ def read_batch(observed: ObservedUpdate, count: int) -> DefendedReading | None:
     The progress callback is given the fraction of the contexts outside the signal, and in the end the distance of the
     gradients.
     """
-    target, words = observed.target, observed.words
-    sent = FeasibleSet(observed.map_gradients)
+    target, words, signal = observed.target, observed.words, observed.restored
+    sent = FeasibleSet(signal.map_gradients)
     basis = _signal_basis(sent, observed.deadline)
-    score = ContextScore(target, observed.inputs, observed.gradient)
+    score = ContextScore(target, observed.inputs, signal.gradient)
     if basis is None or basis.shape[1] >= observed.inputs.width or not score.depth:
         return None
     ends = torch.tensor(target.special_tokens[1][-1:], device=words.device, dtype=torch.long)
@@ -72,7 +79,7 @@ def read_batch(observed: ObservedUpdate, count: int) -> DefendedReading | None:
     ]
     start = max(starts, key=lambda sentences: float(score.each(sentences).mean()))
     search = ContextSearch(observed, score, CandidateWords(observed, basis, found.tokens))
-    return _decide_by_gradient(search, search.each_alone(search.one_beside_others(start)))
+    return decide_by_distance(search, search.each_alone(search.one_beside_others(start)))
 
 
 def refine_with_contexts(
@@ -85,13 +92,22 @@ def refine_with_contexts(
         sentence: the sentence so far.
         resize: whether its length may change.
     """
-    basis = _signal_basis(FeasibleSet(observed.map_gradients), observed.deadline)
-    score = ContextScore(observed.target, observed.inputs, observed.gradient)
+    signal = observed.restored
+    basis = _signal_basis(FeasibleSet(signal.map_gradients), observed.deadline)
+    score = ContextScore(observed.target, observed.inputs, signal.gradient)
     if basis is None or not score.depth:
         return None
     start = torch.tensor(sentence, device=observed.words.device)
     search = ContextSearch(observed, score, CandidateWords(observed, basis, start), resize=resize)
-    return _decide_by_gradient(search, search.each_alone([start]))
+    return decide_by_distance(search, search.each_alone([start]))
+
+
+def refine_batch(observed: ObservedUpdate, sentences: Sequence[Sequence[int]]) -> DefendedReading:
+    """Decide on the last words of sentences that were read from a row space, by the distance of the whole batch."""
+    score = ContextScore(observed.target, observed.inputs, observed.gradient, whitened=True)
+    found = torch.tensor(sorted({token for ids in sentences for token in ids}), device=observed.words.device)
+    search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, found, missing=FEW_MISSING))
+    return decide_by_distance(search, [torch.tensor(ids, device=found.device) for ids in sentences])
 
 
 def _signal_basis(sent: FeasibleSet, deadline: Deadline) -> Tensor | None:
@@ -190,59 +206,40 @@ class ContextSearch:
         return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)
 
 
-def _decide_by_gradient(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
-    """Edit sentence after sentence while the gradient of the whole batch comes closer to the update.
+def decide_by_distance(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
+    """Edit sentence after sentence while the update of the whole batch comes closer to the observed one.
 
     Under dropout a superfluous word may bring it closer, too: the context score counts as much as a sentence's own part
     of the distance.
     """
-    observed, sentences, count = search.observed, list(sentences), len(sentences)
-    matcher = Matcher(observed.target, [observed.gradient], Cosine()).until(observed.deadline)
-    if observed.deadline.passed:
-        return _labelled_in_closed_form(matcher, observed, [ids.tolist() for ids in sentences])
-    batch = _labelled_by_distance(matcher, [ids.tolist() for ids in sentences])
+    observed, count = search.observed, len(sentences)
+    distance = batch_distance(observed)
+    batch = distance.labelled([ids.tolist() for ids in sentences])
+    sentences = [torch.tensor(ids, device=observed.words.device) for ids in batch.sentences]
     scores = search.score.each(sentences).tolist()
     unsettled = set(range(count))
     for _ in range(ROUNDS):
-        for number in sorted(unsettled):
+        for number in sorted(unsettled, key=scores.__getitem__):
             observed.report(sentences, batch.distance)
             tried, passed = search.near(sentences, number)
             if not tried:  # the deadline has passed
                 return batch
-            fixed = _candidates(matcher.target, [batch.sentences], [batch.labels])
-            labels = [[batch.labels[number]] for _ in tried]
-            candidates = _candidates(matcher.target, [[ids.tolist()] for ids in tried], labels)
-            distances = matcher.with_fixed_sequences(fixed, number)(candidates)[0]
-            losses = count * distances - passed
+            distances = distance.replaced(batch, number, tried)
+            losses = count * distances - passed.to(distances)
             best = int(losses.argmin())
             if float(losses[best]) > count * batch.distance - scores[number] - LEAST_GAIN:
                 unsettled.remove(number)
                 continue
             sentences[number], scores[number], batch.distance = tried[best], float(passed[best]), float(distances[best])
             batch.sentences[number] = tried[best].tolist()
+            if _is_solved(observed, batch):
+                return batch
     return batch
 
 
-def _labelled_in_closed_form(matcher: Matcher, observed: ObservedUpdate, sentences: list[list[int]]) -> DefendedReading:
-    """Return sentences with the classes from the classifier's gradient, when no time is left to compare labellings."""
-    labels = labels_from_classifier(observed.target, observed.gradient, sentences) or [0] * len(sentences)
-    return DefendedReading(sentences, labels, float(matcher(_candidates(observed.target, [sentences], [labels]))))
-
-
-def _labelled_by_distance(matcher: Matcher, sentences: list[list[int]]) -> DefendedReading:
-    """Return sentences with the classes whose gradient is nearest to the update: a wrong one turns it far."""
-
-    def distances(labels: list[list[int]]) -> Tensor:
-        return matcher(_candidates(matcher.target, [sentences] * len(labels), labels))[0]
-
-    labels, least = nearest_labels(distances, len(sentences), matcher.target.num_labels)
-    return DefendedReading(sentences, labels, least)
-
-
-def _candidates(
-    target: Target, batches: Sequence[Sequence[Sequence[int]]], labels: Sequence[Sequence[int]]
-) -> Candidates:
-    """Return candidates for one victim's batch, all with the same number of sentences."""
-    batch = target.pad([ids for sentences in batches for ids in sentences])
-    classes = torch.tensor([list(row) for row in labels], device=target.device)[None]
-    return Candidates(batch.ids.view(*classes.shape, -1), batch.mask.view(*classes.shape, -1), classes)
+def _is_solved(observed: ObservedUpdate, batch: DefendedReading) -> bool:
+    """Return whether the client, replayed on a batch, sends this very update, so that no edit is left to try."""
+    if batch.distance > NEARLY or not can_replay(observed.protocol):
+        return False
+    texts = list(zip(batch.sentences, batch.labels, strict=True))
+    return replay_difference(observed.target, observed.gradient, texts, observed.protocol) < REPLAYED_WHOLE

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gradleak.exchange import Deadline
+from gradleak.exchange import Deadline, FedAvg, Protocol
 from gradleak.leakage.noise_floor import whiten
 from gradleak.leakage.perturbation import MAPS_PRUNED, looks_rounded
 from gradleak.targets import Target
@@ -37,6 +37,10 @@ MOST = 16
 
 ROWS = 384
 """Rows of a gradient used to count sentences: a few times as many as there are sentences would do."""
+
+
+ALONE = 0.96
+"""The fraction of several steps' energy in one direction if they were all taken on one sentence; 0.91 for four."""
 
 
 class FeasibleSet:
@@ -124,7 +128,9 @@ def _alternate(
     return guess
 
 
-def count_sentences(target: Target, gradient: Mapping[str, Tensor], deadline: Deadline | None = None) -> int | None:
+def count_sentences(
+    target: Target, gradient: Mapping[str, Tensor], protocol: Protocol | None = None, deadline: Deadline | None = None
+) -> int | None:
     """Return the number of sentences of a defended update; None if it is not determined.
 
     A classifier uses one token of each sentence, so the maps after the last layer's attention have one input vector per
@@ -137,9 +143,30 @@ def count_sentences(target: Target, gradient: Mapping[str, Tensor], deadline: De
     matrix = parts[0].weight_in(gradient)  # rounding shows least in the first of them
     if not matrix.any():
         return None
+    training = protocol.training if protocol is not None else None
+    if training is not None and training.optimizer != "sgd" and training.steps != 1:
+        return _count_behind_steps(matrix, training, protocol.clients if protocol else 1, deadline)
     if FeasibleSet([matrix]).complete or looks_rounded(target, gradient):
         return whiten(matrix).rank or None
-    matrix = parts[-1].weight_in(gradient)
+    return _count_by_rank(parts[-1].weight_in(gradient), deadline)
+
+
+def _count_behind_steps(matrix: Tensor, training: FedAvg, clients: int, deadline: Deadline | None) -> int | None:
+    """Return the number of sentences behind several steps of Adam, which have no low rank unless there is one.
+
+    The protocol says how many a client with so many steps and mini-batches takes, if it has as many; where it does
+    not, the steps are much like the sign of one gradient.
+    """
+    values = torch.linalg.svdvals(matrix.double()).square()
+    if float(values[0] / values.sum()) > ALONE:
+        return 1
+    if training.steps is not None and training.batch is not None:
+        return training.steps * training.batch * training.accumulate * clients
+    return _count_by_rank(matrix.sign(), deadline)
+
+
+def _count_by_rank(matrix: Tensor, deadline: Deadline | None) -> int | None:
+    """Return the least rank of a matrix that would have been sent as this one; None if all are too small."""
     some = torch.randperm(len(matrix), generator=torch.Generator().manual_seed(0))[:ROWS].to(matrix.device)
     sent = FeasibleSet([matrix[some]])
     tolerance = SIGNS_MET if sent.signs_only else VALUES_MET

@@ -43,7 +43,7 @@ def read_defended(observed: ObservedUpdate, known: Knowledge, prior: Prior | Non
     # gradients are compared for embeddings that are no words as well, and those have no gradient by word
     gradient = {name: own for name, own in observed.gradient.items() if name not in target.word_parameters}
     observed = replace(observed, gradient=gradient, longest=longest)
-    count = known.sequences or count_sentences(target, gradient, observed.deadline) or 1
+    count = known.sequences or count_sentences(target, gradient, observed.protocol, observed.deadline) or 1
     if count > 1 and _has_context_score(observed):
         batch = read_batch(observed, count)
         if batch is not None:

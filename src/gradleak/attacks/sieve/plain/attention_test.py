@@ -7,6 +7,8 @@ itself: correct ones leave 1e-7 of their contexts outside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -60,12 +62,22 @@ class ContextSketch:
         above, below, _ = self._fractions(sentences)
         return (above / below[..., None]).sum(dim=2).square().sum(dim=-1).mean(dim=1) / self.size
 
-    def replacements(self, sentences: Tensor, position: int, candidates: Tensor) -> Tensor:
-        """Return the losses `[sentences, candidates]` after replacing the token at a position.
+    def replacements(self, sentences: Tensor, candidates: Mapping[int, Tensor]) -> list[Tensor]:
+        """Return the losses `[sentences, candidates]` after replacing the token at each of some positions.
 
         The context of the replaced token itself is left out: it would need its own attention weights.
+
+        Args:
+            sentences: indices of pairs `[sentences, tokens]`.
+            candidates: the pairs to try, by position.
         """
-        above, below, weights = self._fractions(sentences)
+        fractions = self._fractions(sentences)
+        return [self._replaced(sentences, fractions, position, pairs) for position, pairs in candidates.items()]
+
+    def _replaced(
+        self, sentences: Tensor, fractions: tuple[Tensor, Tensor, Tensor], position: int, candidates: Tensor
+    ) -> Tensor:
+        above, below, weights = fractions
         old = sentences[:, position]
         others = [n for n in range(sentences.shape[1]) if n != position]
         removed = weights[:, others, :, position]  # [sentences, others, heads]

@@ -88,13 +88,18 @@ class SkeletonCompletion:
         starts.sort(key=lambda start: start[0])
         return [row for _, row in starts]
 
-    def completed(self, start: Tensor) -> tuple[Sentence, float]:
-        """Complete a skeleton, and return the sentence with the largest fraction of a context outside."""
-        rows = self._completed(start)
+    def completed(self, start: Tensor, width: int = BEAM) -> tuple[Sentence, float]:
+        """Complete a skeleton, and return the sentence with the largest fraction of a context outside.
+
+        Args:
+            start: the skeleton, as indices of pairs.
+            width: how many sentences are kept at each step; 1 is many times as fast, and often enough.
+        """
+        rows = self._completed(start, width)
         outside = outside_contexts(self.pairs, rows[:1], self.contexts)
         return tuple(self.pairs.tokens[rows[0]].tolist()), float(outside)
 
-    def _completed(self, start: Tensor) -> Tensor:
+    def _completed(self, start: Tensor, width: int) -> Tensor:
         """Replace one token after the other, and return the best sentences found on the way, the best first."""
         beam = start[None]
         losses = self.sketch.losses(beam)
@@ -106,7 +111,7 @@ class SkeletonCompletion:
                 break
             rows = torch.cat([beam, fresh])
             scores = torch.cat([losses, self.sketch.losses(fresh)])
-            order = scores.argsort()[:BEAM]
+            order = scores.argsort()[:width]
             idle = 0 if scores[order[0]] < GAIN * losses[0] else idle + 1
             beam, losses = rows[order], scores[order]
             if idle > PATIENCE or losses[0] < SOLVED or self.deadline.passed:
@@ -115,12 +120,11 @@ class SkeletonCompletion:
 
     def _neighbours(self, beam: Tensor, visited: set[tuple[int, ...]]) -> Tensor:
         """Return the best few sentences one replacement away from each of the beam that were not visited before."""
-        tables, columns = [], []
-        for position in range(len(self.before), beam.shape[1] - len(self.after)):
-            there = self.pairs.at(position)
-            tables.append(self.sketch.replacements(beam, position, there))
-            columns += [(position, int(pair)) for pair in there]
-        best = torch.cat(tables, dim=1).topk(min(BEAM, len(columns)), dim=1, largest=False).indices.tolist()
+        inner = range(len(self.before), beam.shape[1] - len(self.after))
+        tried = {position: self.pairs.at(position) for position in inner}
+        columns = [(position, pair) for position, pairs in tried.items() for pair in pairs.tolist()]
+        losses = torch.cat(self.sketch.replacements(beam, tried), dim=1)
+        best = losses.topk(min(BEAM, len(columns)), dim=1, largest=False).indices.tolist()
         fresh = []
         for row, picks in zip(beam.tolist(), best, strict=True):
             for position, pair in (columns[pick] for pick in picks):

@@ -11,6 +11,7 @@ sentences found held fixed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,14 +24,17 @@ from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
 from gradleak.attacks.sieve.plain.remainder import Remainder
-from gradleak.attacks.sieve.plain.sentence_search import SkeletonCompletion
+from gradleak.attacks.sieve.plain.sentence_search import BEAM, SkeletonCompletion
 from gradleak.attacks.sieve.plain.skeletons import find_skeletons
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.leakage.row_space import Subspace
 
-AT_ONCE, MOST = 24, 64
-"""How many skeletons are completed before the sentences found are weighed; how many in a round that finds none."""
+WIDTHS = ((1, 40), (BEAM, 4))
+"""Widths of the beam that completes skeletons, and for how many of them: the next if the last finds no sentence."""
+
+SAME = 0.6
+"""A skeleton that shares this fraction of its tokens with a sentence found is one of that sentence."""
 
 LIKELY = 0.4
 """A completed skeleton is weighed if less than this fraction of each context lies outside."""
@@ -126,7 +130,8 @@ class RoundedReader:
         weights = sorted(weight for _, weight in self.fit.weights.values())
         if count is None and weights:
             return round(max(0.0, 1 - sum(weights)) / weights[len(weights) // 2])
-        estimate = count or count_sentences(self.observed.target, self.observed.gradient, self.observed.deadline)
+        observed = self.observed
+        estimate = count or count_sentences(observed.target, observed.gradient, observed.protocol, observed.deadline)
         return max(0, (estimate or 1) - len(weights))
 
     def _complete_skeletons(self) -> bool:
@@ -141,16 +146,26 @@ class RoundedReader:
             self.words = words[~torch.isin(words, special)]
         completion = SkeletonCompletion(observed, pairs, self.contexts)
         skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
-        ranked = completion.ranked(skeletons)[: min(self.starts, MOST)]
-        further = 0
-        for number, row in enumerate(ranked):
-            if observed.deadline.passed or (further and number >= AT_ONCE):
+        ranked = completion.ranked(skeletons)[: self.starts]
+        for width, most in WIDTHS:
+            self._complete(completion, ranked[:most], width)
+            if self._weigh():
+                return True
+        return False
+
+    def _complete(self, completion: SkeletonCompletion, ranked: Sequence[Tensor], width: int) -> None:
+        """Complete skeletons, except those of sentences that were found meanwhile."""
+        good = list(self.found)
+        for row in ranked:
+            if self.observed.deadline.passed:
                 break
-            sentence, outside = completion.completed(row)
+            tokens = tuple(completion.pairs.tokens[row].tolist())
+            if any(_alike(tokens, sentence) > SAME for sentence in good):
+                continue
+            sentence, outside = completion.completed(row, width)
             if outside < LIKELY and sentence not in self._candidates:
                 self._candidates[sentence] = self.fit.misfit(sentence)
-                further += self._candidates[sentence] < GOOD
-        return self._weigh()
+                good += [sentence] if self._candidates[sentence] < GOOD else []
 
     def _pairs(self, space: Subspace) -> TokenPairs:
         observed = self.observed

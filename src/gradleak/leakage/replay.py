@@ -1,0 +1,142 @@
+"""Repeat a client's training on guessed texts: the update that it would have sent, to compare with the one observed.
+
+The attacker knows the protocol (optimiser, learning rate, steps, precision, number format). Without dropout, and if
+texts, labels and their order are right, the repetition differs from the observed update by rounding alone, whatever the
+optimiser did to the gradients: this judges whole guesses, and proves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import GradleakError
+from gradleak.exchange import Deadline, Protocol, Update
+from gradleak.leakage.first_step import as_gradient
+from gradleak.matching import vanishing_parameters
+from gradleak.simulation.training import Batch, gradient, local_difference
+from gradleak.simulation.transmission import as_received
+from gradleak.targets import Target
+
+Text = tuple[Sequence[int], int]
+"""Token ids and class of a text."""
+
+SAME = 1e-5
+"""A replay that differs by less than this fraction needs no better order."""
+
+FEW = 4
+"""All orders of up to this many texts are compared; of more, orders that differ by a swap."""
+
+
+def can_replay(protocol: Protocol) -> bool:
+    """Return whether one client's training can be repeated: that of a sum over clients is not known text by text."""
+    training = protocol.training
+    plain = training is None and protocol.send == "fp32" and protocol.precision == "fp32"
+    return not plain and protocol.clients == 1 and not (training is not None and training.shuffle)
+
+
+def replayed(
+    target: Target,
+    sequences: Sequence[Sequence[int]],
+    labels: Sequence[int] | None,
+    names: Sequence[str],
+    protocol: Protocol,
+) -> dict[str, Tensor] | None:
+    """Return the gradient behind the update that a client without dropout sends of texts; None if it cannot train.
+
+    Args:
+        target: the model before training.
+        sequences: token ids of the texts, in the client's order.
+        labels: their classes.
+        names: the parameters that the client trains.
+        protocol: how it trains and sends.
+    """
+    tokens = target.pad(sequences)
+    classes = tokens.ids if target.task == "causal-lm" else torch.tensor(labels, device=target.device)
+    batch, training = Batch(tokens, classes), protocol.training
+    try:
+        if training is None:
+            update = Update(gradient(target, batch, names, protocol.precision))
+        else:
+            stream = torch.Generator().manual_seed(0)  # draws nothing: texts are not shuffled
+            change = local_difference(target, batch, names, training, stream, protocol.precision)
+            update = Update(change, "difference", training=training)
+        sent = {name: as_received(tensor, protocol.send) for name, tensor in update.tensors.items()}
+    except GradleakError:
+        return None
+    return as_gradient(target, replace(update, tensors=sent, send=protocol.send))
+
+
+def nearest_order(
+    target: Target,
+    observed: Mapping[str, Tensor],
+    texts: Sequence[Text],
+    protocol: Protocol,
+    deadline: Deadline,
+) -> tuple[float, list[Text], dict[str, Tensor]]:
+    """Return the order of texts whose replay is nearest to an update: the relative difference, the texts, the replay.
+
+    Only the texts of local training have an order. Parameters that no text can change are not compared.
+
+    Args:
+        target: the model before training.
+        observed: gradients by name.
+        texts: the texts, in any order.
+        protocol: how the client trains and sends.
+        deadline: when to stop comparing.
+    """
+
+    def compared(order: Sequence[Text]) -> tuple[float, list[Text], dict[str, Tensor]]:
+        least, found = _compared(target, observed, order, protocol)
+        return least, list(order), found
+
+    best = compared(texts)
+    orders = _all_orders(texts) if len(texts) <= FEW else _swaps(texts)
+    while protocol.training is not None and best[0] > SAME:
+        before = best[0]
+        for order in orders:
+            if deadline.passed or best[0] < SAME:
+                return best
+            best = min(best, compared(order), key=lambda each: each[0])
+        if len(texts) <= FEW or not best[0] < before:
+            break
+        orders = _swaps(best[1])
+    return best
+
+
+def replay_difference(
+    target: Target, observed: Mapping[str, Tensor], texts: Sequence[Text], protocol: Protocol
+) -> float:
+    """Return the difference of the replay of texts in this order from an update, relative to the update's norm."""
+    return _compared(target, observed, texts, protocol)[0]
+
+
+def _compared(
+    target: Target, observed: Mapping[str, Tensor], texts: Sequence[Text], protocol: Protocol
+) -> tuple[float, dict[str, Tensor]]:
+    names = [name for name in observed if name not in vanishing_parameters(target)]
+    found = replayed(target, [ids for ids, _ in texts], [label for _, label in texts], list(observed), protocol)
+    if found is None:
+        return torch.inf, {}
+    return _difference(observed, found, names), {name: found[name] for name in names}
+
+
+def _all_orders(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    return iter(list(permutations(texts))[1:])
+
+
+def _swaps(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    for one, other in combinations(range(len(texts)), 2):
+        order = list(texts)
+        order[one], order[other] = order[other], order[one]
+        yield order
+
+
+def _difference(observed: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    """Return the norm of the difference of all tensors, relative to that of the observed ones."""
+    misses = torch.stack([(found[name] - observed[name]).norm() for name in names]).norm()
+    return float(misses / torch.stack([observed[name].norm() for name in names]).norm().clamp(min=1e-30))
