@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradleak.exchange import Protocol
+from gradleak.leakage.dropout import dropout_is_off
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.perturbation import PRUNED, is_perturbed, is_rounded, noise_level, zero_fraction
-from gradleak.leakage.row_space import dropout_is_off, row_space
+from gradleak.leakage.row_space import row_space
 from gradleak.leakage.tokens import words_hidden
 from gradleak.targets import Target
 

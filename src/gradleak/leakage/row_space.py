@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.leakage.layer_inputs import LayerInputs
 from gradleak.leakage.noise_floor import Spectrum, whiten
-from gradleak.targets import Target
 
 ROUNDING = 3e-7
 """Singular values below this fraction of the largest are float32 rounding."""
@@ -32,14 +30,6 @@ BULK = 4
 
 CLEAN = 1e-6
 """A noise floor below this is that of float32."""
-
-NO_DROPOUT = 1e-3
-"""Without dropout less than this fraction of the first token's x lies outside the row space of a float32 gradient; with
-dropout about 0.1, and 0.01 for a token that begins twenty sentences, each with another mask."""
-
-NO_DROPOUT_ROUNDED, ROUNDED_PLACES = 0.13, 8
-"""Without dropout the words that fit best at the first few positions leave less than this fraction outside, in the
-median, even in the row space of a step of AdamW (0.06); a dropout of a tenth leaves 0.25 to 0.3."""
 
 
 @dataclass(frozen=True)
@@ -150,28 +140,6 @@ def matrix_rank(gradient: Tensor, floor: float = 0.0) -> int:
     """
     values = torch.linalg.svdvals(gradient.double())
     return int((values > max(ROUNDING, 5 * floor) * values[0]).sum()) if values[0] > 0 else 0
-
-
-def dropout_is_off(target: Target, inputs: LayerInputs, space: Subspace) -> bool:
-    """Return whether x of some tokens lies in the row space without any entry dropped.
-
-    Of a float32 gradient the first position tells. A rounded row space may have lost the little that every text begins
-    with: there the best words of several positions have to agree.
-    """
-    first = target.special_tokens[0][:1] or range(len(target.word_embeddings))
-    if space.floor < CLEAN:
-        return _least_outside(inputs, space, torch.tensor(list(first), device=target.device), 0) < NO_DROPOUT
-    words = torch.arange(len(target.word_embeddings), device=target.device)
-    places = range(min(ROUNDED_PLACES, inputs.positions.shape[0]))
-    outside = sorted(_least_outside(inputs, space, words, place) for place in places)
-    return outside[len(outside) // 2] < NO_DROPOUT_ROUNDED
-
-
-def _least_outside(inputs: LayerInputs, space: Subspace, tokens: Tensor, position: int) -> float:
-    """Return the fraction of x outside the row space for the token that fits best at a position."""
-    place = torch.tensor([position], device=tokens.device)
-    best = inputs.captured_energy(space.basis, tokens, place)[:, 0].topk(min(16, len(tokens))).indices
-    return float(space.outside(inputs(tokens[best], place.expand(len(best)))).min())
 
 
 def _right_singular(rows: Tensor) -> tuple[Tensor, Tensor]:

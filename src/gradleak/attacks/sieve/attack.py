@@ -20,13 +20,14 @@ from gradleak.attacks.sieve.reading import Reading, overview
 from gradleak.attacks.sieve.rounded.reader import read_rounded
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Victim
+from gradleak.leakage.dropout import dropout_is_off
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import LayerInputs, first_layer_inputs
 from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.perturbation import MAPS_PRUNED, is_rounded, looks_pruned
 from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.leakage.replay import can_replay
-from gradleak.leakage.row_space import CLEAN, dropout_is_off
+from gradleak.leakage.row_space import CLEAN
 from gradleak.leakage.tokens import possible_words
 from gradleak.priors import load_prior
 from gradleak.settings import setting

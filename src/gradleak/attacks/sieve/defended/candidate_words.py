@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.defended.edits import word_positions
 from gradleak.attacks.sieve.observed import ObservedUpdate
 
-MISSING = 48
-"""How many words of the whole vocabulary are tried at each position: those that capture most of the residual."""
+FOUND, MISSING = 40, 24
+"""How many words are tried at each position: of those found, those that capture most of the signal there or next to
+it; of the whole vocabulary, those that capture most of the residual."""
+
+LIKELY_LENGTH = 32
+"""Words are ranked in advance for sentences of so many tokens; for longer ones when they are met."""
 
 MARGIN = 30
 """Words are proposed for so many positions beyond the longest sentence, which may grow by one in every step."""
@@ -30,8 +33,9 @@ class CandidateWords:
     def __init__(self, observed: ObservedUpdate, basis: Tensor, found: Tensor, missing: int = MISSING) -> None:
         self._observed, self._basis, self._missing = observed, basis, missing
         ends = torch.tensor(observed.target.special_tokens[1], device=found.device, dtype=torch.long)
-        self._found = found[~torch.isin(found, ends)]
+        self._found = torch.unique(found[~torch.isin(found, ends)])
         self._places = torch.arange(observed.longest, device=found.device)
+        self._likely = self._likely_found(self._places[: MARGIN + LIKELY_LENGTH])
 
     def beside(self, sentences: Sequence[Tensor]) -> Tensor:
         """Return words for all positions `[positions, words]`, given the sentences so far.
@@ -39,15 +43,26 @@ class CandidateWords:
         A word may have been missed if its x captures much of the signal outside the rows of all sentences.
         """
         inputs, vocabulary = self._observed.inputs, self._observed.words
+        places = self._places[: max(map(len, sentences)) + MARGIN]
+        if len(places) > len(self._likely):
+            self._likely = self._likely_found(places)
+        found = self._likely[: len(places)]
         if not self._missing:
-            return self._found.expand(min(max(map(len, sentences)) + MARGIN, len(self._places)), -1)
+            return found
         rows = [inputs(ids, self._places[: len(ids)]) for ids in sentences]
         shared = torch.linalg.qr(torch.cat([self._observed.common, *rows]).T)[0]
         left = self._basis - shared @ (shared.T @ self._basis)
-        places = self._places[: max(map(len, sentences)) + MARGIN]
         own = (1.0 - inputs.captured_energy(shared, vocabulary, places)).clamp(min=1e-3)
         gain = inputs.captured_energy(left, vocabulary, places) / own
         missing = vocabulary[gain.topk(min(self._missing, len(gain)), dim=0).indices].T  # [positions, words]
-        there = [ids[list(word_positions(self._observed.target, ids))] for ids in sentences]
-        known = torch.unique(torch.cat([self._found, *there]))
-        return torch.cat([known.expand(len(missing), -1), missing], dim=1)
+        return torch.cat([found, missing], dim=1)
+
+    def _likely_found(self, places: Tensor) -> Tensor:
+        """Return the words found that capture most at each position `[positions, words]`."""
+        inputs = self._observed.inputs
+        shared = torch.linalg.qr(self._observed.common.T)[0]
+        left = self._basis - shared @ (shared.T @ self._basis)
+        own = (1.0 - inputs.captured_energy(shared, self._found, places)).clamp(min=1e-3)
+        gain = inputs.captured_energy(left, self._found, places) / own  # [words, positions]
+        near = torch.nn.functional.max_pool1d(gain, 3, stride=1, padding=1)
+        return self._found[near.topk(min(FOUND, len(near)), dim=0).indices].T

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.dropout.contradictions import contradictions
-from gradleak.attacks.sieve.dropout.mask_decoding import mask_tolerance
 from gradleak.attacks.sieve.dropout.sentence_clustering import SentenceClusters
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
+from gradleak.leakage.mask_decoding import mask_tolerance
 from gradleak.leakage.proof import Proof
 from gradleak.leakage.row_space import Subspace
 from gradleak.targets import Target

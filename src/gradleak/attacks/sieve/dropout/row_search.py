@@ -13,10 +13,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.dropout.mask_decoding import decode_masks, mask_tolerance
 from gradleak.attacks.sieve.dropout.rows import InputRows
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.leakage.layer_inputs import LayerInputs
+from gradleak.leakage.mask_decoding import decode_masks, mask_tolerance
 from gradleak.leakage.row_space import Subspace
 
 DECODED = ((48, 200), (200, 1000))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +19,12 @@ from gradleak.leakage.row_space import Subspace
 
 BEFORE_SUBTRACTION = 16
 """After so many skeletons, the sentences found are subtracted before more are tried."""
+
+GREEDY = 40
+"""How many skeletons are first completed with a beam of one."""
+
+SAME = 0.6
+"""A skeleton that shares this fraction of its tokens with a sentence found is one of that sentence."""
 
 BEAM = 8
 """How many sentences a completion keeps, and how many replacements of each are tried."""
@@ -69,11 +76,23 @@ class SkeletonCompletion:
 
     def run(self, skeletons: Mapping[int, Tensor], most: int) -> list[Sentence]:
         """Complete at most so many skeletons, those with the smallest loss first."""
+        ranked = self.ranked(skeletons)[:most]
+        for width, limit in ((1, GREEDY), (BEAM, most)):
+            found = self._completions(ranked[:limit], width)
+            if found:
+                return found
+        return []
+
+    def _completions(self, ranked: Sequence[Tensor], width: int) -> list[Sentence]:
+        """Return the sentences that skeletons lead to, leaving out skeletons of those found before."""
         found: list[Sentence] = []
-        for tried, row in enumerate(self.ranked(skeletons)[:most]):
+        for tried, row in enumerate(ranked):
             if (found and tried >= BEFORE_SUBTRACTION) or self.deadline.passed:
                 break
-            sentence, outside = self.completed(row)
+            tokens = tuple(self.pairs.tokens[row].tolist())
+            if any(common_tokens(tokens, sentence) > SAME for sentence in found):
+                continue
+            sentence, outside = self.completed(row, width)
             if outside < context_tolerance(self.contexts) and sentence not in found:
                 found.append(sentence)
         return found
@@ -133,3 +152,9 @@ class SkeletonCompletion:
                     visited.add(changed)
                     fresh.append(changed)
         return torch.tensor(fresh, device=beam.device, dtype=beam.dtype).view(-1, beam.shape[1])
+
+
+def common_tokens(one: Sentence, other: Sentence) -> float:
+    """Return the fraction of the tokens of the longer sentence that the other has as well."""
+    shared = (Counter(one) & Counter(other)).total()
+    return shared / max(len(one), len(other))

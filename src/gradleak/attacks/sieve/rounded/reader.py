@@ -10,7 +10,6 @@ sentences found held fixed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,17 +23,14 @@ from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
 from gradleak.attacks.sieve.plain.remainder import Remainder
-from gradleak.attacks.sieve.plain.sentence_search import BEAM, SkeletonCompletion
+from gradleak.attacks.sieve.plain.sentence_search import BEAM, GREEDY, SAME, SkeletonCompletion, common_tokens
 from gradleak.attacks.sieve.plain.skeletons import find_skeletons
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.leakage.row_space import Subspace
 
-WIDTHS = ((1, 40), (BEAM, 4))
+WIDTHS = ((1, GREEDY), (BEAM, 4))
 """Widths of the beam that completes skeletons, and for how many of them: the next if the last finds no sentence."""
-
-SAME = 0.6
-"""A skeleton that shares this fraction of its tokens with a sentence found is one of that sentence."""
 
 LIKELY = 0.4
 """A completed skeleton is weighed if less than this fraction of each context lies outside."""
@@ -160,7 +156,7 @@ class RoundedReader:
             if self.observed.deadline.passed:
                 break
             tokens = tuple(completion.pairs.tokens[row].tolist())
-            if any(_alike(tokens, sentence) > SAME for sentence in good):
+            if any(common_tokens(tokens, sentence) > SAME for sentence in good):
                 continue
             sentence, outside = completion.completed(row, width)
             if outside < LIKELY and sentence not in self._candidates:
@@ -193,7 +189,7 @@ class RoundedReader:
         """Return sentences that nearly fit, unlike each other and those that fit, and take them off the list."""
         chosen: list[Sentence] = []
         for sentence in sorted(self._candidates, key=self._candidates.__getitem__):
-            if all(_alike(sentence, other) < ALIKE for other in (*self.found, *chosen)):
+            if all(common_tokens(sentence, other) < ALIKE for other in (*self.found, *chosen)):
                 chosen.append(sentence)
         chosen = chosen[:missing]
         for sentence in chosen:
@@ -208,7 +204,7 @@ class RoundedReader:
         before = len(self.found)
         chosen: list[Sentence] = []
         for sentence, misfit in sorted(self._candidates.items(), key=lambda item: item[1]):
-            rivals = [self._candidates[kept] for kept in chosen if _alike(kept, sentence) > ALIKE]
+            rivals = [self._candidates[kept] for kept in chosen if common_tokens(kept, sentence) > ALIKE]
             limit = FAIR if sentence in self._settled and not rivals else GOOD
             if misfit < min([limit, *(RIVAL * rival for rival in rivals)]):
                 chosen.append(sentence)
@@ -218,9 +214,3 @@ class RoundedReader:
 
     def _tensor(self, sentence: Sentence) -> Tensor:
         return torch.tensor(sentence, device=self.observed.words.device)
-
-
-def _alike(one: Sentence, other: Sentence) -> float:
-    """Return the fraction of the tokens of the longer sentence that the other has as well."""
-    shared = (Counter(one) & Counter(other)).total()
-    return shared / max(len(one), len(other))

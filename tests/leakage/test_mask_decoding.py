@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradleak.attacks.sieve.dropout.mask_decoding import decode_masks, flip_bits
+from gradleak.leakage.mask_decoding import decode_masks, flip_bits
 from gradleak.leakage.row_space import Subspace, row_space
 
 WIDTH = 96
