@@ -98,7 +98,10 @@ def signal_space(spectrum: Spectrum) -> Subspace:
     values = spectrum.values / spectrum.values[0]
     if not spectrum.rank:
         return Subspace(spectrum.right.T, values, 0.0, 1.0)
-    return Subspace(spectrum.basis, values, 1 / float(spectrum.values[0]), spectrum.error)
+    floor = max(
+        1 / float(spectrum.values[0]), 2 * CLEAN
+    )  # columns that rounding left exact would lower it to any value
+    return Subspace(spectrum.basis, values, floor, spectrum.error)
 
 
 def signal_rank(values: Tensor) -> int:

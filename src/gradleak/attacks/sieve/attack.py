@@ -142,7 +142,7 @@ class Sieve(Attack):
             reading = self._without_dropout(observed, known) if off else self._with_dropout(observed)
             if reading.sentences and (reading.settled or reading.proof.verified or reading.loss < ROUNDED):
                 return reading
-            if observed.deadline.passed or (reading.sentences and space.floor < CLEAN):
+            if observed.deadline.passed or (reading.sentences and (reading.certain or space.floor < CLEAN)):
                 return reading
         return self._defended(observed, known)
 
@@ -171,12 +171,12 @@ class Sieve(Attack):
             return self._plain(observed, longest)
         found = read_rounded(observed, known.sequences, longest, self.starts)
         reading = _proven(observed, found.sentences, found.labels)
-        reading.settled = found.whole
+        reading.settled, reading.certain = found.whole, found.certain
         if found.sentences and not reading.proof.verified and reading.loss > ROUNDED and not observed.deadline.passed:
             better = refine_batch(observed, found.sentences)
             again = _proven(observed, [tuple(ids) for ids in better.sentences], better.labels)
             if again.loss < reading.loss:
-                again.settled = reading.settled
+                again.settled, again.certain = reading.settled, reading.certain
                 reading = again
         if reading.proof.verified:
             return reading

@@ -25,6 +25,7 @@ class Reading:
         notes: one line for each fact.
         proof: what the update proves.
         settled: whether the update was read to the end, though it may prove nothing.
+        certain: how many sentences fit an update that was not read to the end.
     """
 
     sentences: list[Sentence] = field(default_factory=list)
@@ -34,6 +35,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     proof: Proof = field(default_factory=Proof)
     settled: bool = False
+    certain: int = 0
 
     def distinct(self) -> Reading:
         """Return the reading with each text once, and how often it was found."""

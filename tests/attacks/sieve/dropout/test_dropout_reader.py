@@ -13,8 +13,9 @@ from gradleak.attacks.sieve.dropout.row_search import RowSearch
 from gradleak.attacks.sieve.dropout.rows import InputRows
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.exchange import Progress
+from gradleak.leakage.dropout import dropout_is_off
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.row_space import dropout_is_off, row_space
+from gradleak.leakage.row_space import row_space
 from wide_targets import ids_of, sent, wider_target
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "big", "red", "dog", "ran"]

@@ -40,7 +40,7 @@ def test_a_sketched_replacement_is_the_sketch_of_the_replaced_sentence() -> None
     tokens, positions = torch.tensor([2, 7, 9, 3, 11, 12]), torch.tensor([0, 1, 2, 3, 2, 2])
     sketch = ContextSketch(TokenPairs.of(target, first_layer_inputs(target), tokens, positions), space)
     sentence = torch.tensor([[0, 1, 2, 3]])
-    found = sketch.replacements(sentence, 2, torch.tensor([2, 4, 5]))[0]
+    found = sketch.replacements(sentence, {2: torch.tensor([2, 4, 5])})[0][0]
     for loss, new in zip(found, (2, 4, 5), strict=True):
         changed = torch.tensor([[0, 1, new, 3]])
         above, below, _ = sketch._fractions(changed)

@@ -47,9 +47,7 @@ class BatchDistance(Interface):
 def batch_distance(observed: ObservedUpdate) -> BatchDistance:
     """Return the distance that fits the client's optimiser."""
     training = observed.protocol.training
-    if training is not None and training.optimizer != "sgd" and training.steps != 1:
-        return StepDistance(observed, training)
-    return GradientDistance(observed)
+    return StepDistance(observed, training) if observed.as_steps and training else GradientDistance(observed)
 
 
 class GradientDistance:

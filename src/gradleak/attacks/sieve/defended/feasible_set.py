@@ -146,7 +146,8 @@ def count_sentences(
     training = protocol.training if protocol is not None else None
     if training is not None and training.optimizer != "sgd" and training.steps != 1:
         return _count_behind_steps(matrix, training, protocol.clients if protocol else 1, deadline)
-    if FeasibleSet([matrix]).complete or looks_rounded(target, gradient):
+    sent = FeasibleSet([matrix])
+    if sent.complete or (looks_rounded(target, gradient) and not sent.signs_only):
         return whiten(matrix).rank or None
     return _count_by_rank(parts[-1].weight_in(gradient), deadline)
 

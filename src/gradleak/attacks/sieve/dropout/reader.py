@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.dropout.deflation import without_sentences
 from gradleak.attacks.sieve.dropout.proof import prove_by_first_layer, unexplained
 from gradleak.attacks.sieve.dropout.row_search import RowSearch
@@ -15,7 +16,7 @@ from gradleak.attacks.sieve.dropout.sentence_clustering import cluster_rows, one
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.leakage.labels import labels_from_parts
 from gradleak.leakage.proof import Proof
-from gradleak.leakage.row_space import Subspace, matrix_rank
+from gradleak.leakage.row_space import CLEAN, Subspace, matrix_rank
 from gradleak.targets import Target
 
 
@@ -45,8 +46,11 @@ def read_with_dropout(observed: ObservedUpdate) -> DropoutReading:
     target, gradient, space = observed.target, observed.gradient, observed.space
     key = target.layers[0].key
     reads_keys = key in observed.inputs.maps  # not ALBERT, whose first map precedes the layer
-    # the key gradients of each sentence sum to zero: one dimension less per sentence
-    count = space.rank - matrix_rank(key.weight_in(gradient), space.floor) if reads_keys else None
+    count = None
+    if reads_keys and space.floor > CLEAN:
+        count = count_sentences(target, gradient, observed.protocol, observed.deadline)
+    elif reads_keys:  # the key gradients of each sentence sum to zero: one dimension less per sentence
+        count = space.rank - matrix_rank(key.weight_in(gradient), space.floor)
     reader = RowReader(observed, count or None)
     reader.run()
     rows = reader.rows

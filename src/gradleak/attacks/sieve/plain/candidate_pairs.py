@@ -18,6 +18,10 @@ words that did not occur leave 0.8 outside."""
 MOST_PAIRS = 6000
 """With more pairs than this the row space is not one of text, and tables of all pairs would fill memory."""
 
+ROUNDED_PAIRS, FEW_PAIRS = 5, 300
+"""In a rounded row space the tolerance is halved until there are no more pairs than this many for each dimension, or
+than a few: its error is that of the weakest directions, and most pairs lie closer."""
+
 SCANNED = 2**16
 """How many pairs are tested in float64 at a time."""
 
@@ -33,8 +37,23 @@ def possible_pairs(inputs: LayerInputs, space: Subspace, words: Tensor, longest:
         words: ids to test.
         longest: the number of positions to test.
     """
-    most = MOST_OUTSIDE if space.floor < CLEAN else MOST_OUTSIDE_ROUNDED
-    tolerance = max(IN_SPAN, min(3 * space.error, most))
+    if space.floor < CLEAN:
+        tolerance = max(IN_SPAN, min(3 * space.error, MOST_OUTSIDE))
+        return _pairs_within(inputs, space, words, longest, (tolerance, MOST_PAIRS))
+    tolerance = max(IN_SPAN, min(3 * space.error, MOST_OUTSIDE_ROUNDED))
+    most = max(FEW_PAIRS, ROUNDED_PAIRS * space.rank)
+    tokens, positions = words[:0], words[:0]
+    while not len(tokens) and tolerance >= IN_SPAN:
+        tokens, positions = _pairs_within(inputs, space, words, longest, (tolerance, most))
+        tolerance /= 2
+    return tokens, positions
+
+
+def _pairs_within(
+    inputs: LayerInputs, space: Subspace, words: Tensor, longest: int, limits: tuple[float, int]
+) -> tuple[Tensor, Tensor]:
+    """Return the pairs of which less than a tolerance lies outside a row space; none if they are more than a number."""
+    tolerance, most = limits
     nearest = 1 - max(MOST_OUTSIDE, tolerance) ** 2  # in the scan, which rounds
     tokens, positions, total = [words[:0]], [words[:0]], 0
     for first in range(0, longest, 16):
@@ -46,7 +65,7 @@ def possible_pairs(inputs: LayerInputs, space: Subspace, words: Tensor, longest:
             tokens.append(token[inside])
             positions.append(position[inside])
             total += int(inside.sum())
-            if total > MOST_PAIRS:
+            if total > most:
                 return words[:0], words[:0]
         if len(set(places[place].tolist()) & set(torch.cat(positions).tolist())) < len(places):
             break

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ and more, mostly 0.3."""
 ALIKE, RIVAL = 0.7, 2.0
 """Sentences that share this fraction of their tokens may be one; the second must not fit worse by this factor."""
 
-ROUNDS = 3
+ROUNDS = 6
 """How often missing sentences are searched by edits, from other beginnings each time."""
 
 
@@ -126,9 +127,16 @@ class RoundedReader:
         weights = sorted(weight for _, weight in self.fit.weights.values())
         if count is None and weights:
             return round(max(0.0, 1 - sum(weights)) / weights[len(weights) // 2])
+        return max(0, (count or self._counted or 1) - len(weights))
+
+    @cached_property
+    def _counted(self) -> int | None:
         observed = self.observed
-        estimate = count or count_sentences(observed.target, observed.gradient, observed.protocol, observed.deadline)
-        return max(0, (estimate or 1) - len(weights))
+        return count_sentences(observed.target, observed.gradient, observed.protocol, observed.deadline)
+
+    @cached_property
+    def _score(self) -> ContextScore:
+        return ContextScore(self.observed.target, self.observed.inputs, self.observed.gradient, whitened=True)
 
     def _complete_skeletons(self) -> bool:
         """Find sentences in what is left, and return whether there is a further one."""
@@ -173,7 +181,7 @@ class RoundedReader:
     def _edit_near_misses(self, missing: int) -> None:
         """Edit the sentences that nearly fit, those that fit held fixed, and weigh the results."""
         observed = self.observed
-        score = ContextScore(observed.target, observed.inputs, observed.gradient, whitened=True)
+        score = self._score
         starts = [self._tensor(sentence) for sentence in self._beginnings(missing)]
         if not score.depth or not starts:
             return
