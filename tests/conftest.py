@@ -18,6 +18,16 @@ from gradleak.targets.loading import _build
 # On models this small, threads only wait for each other.
 torch.set_num_threads(1)
 
+LLAMA: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "attention_dropout": 0.1,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
 SMALL: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
     "roberta": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
@@ -32,13 +42,21 @@ SMALL: dict[str, dict[str, Any]] = {
         "attention_probs_dropout_prob": 0.1,
     },
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": None, "eos_token_id": None},
+    "llama": LLAMA,
+    "mistral": LLAMA | {"sliding_window": 4},
+    "qwen2": LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3": LLAMA | {"head_dim": 6},
 }
 SMALL_WITHOUT_ATTENTION: dict[str, dict[str, Any]] = {
     "textcnn": {"embedding_size": 12, "filters": 16, "windows": (2, 3)},
     "lstm": {"embedding_size": 12, "hidden_size": 16},
 }
 FAMILY_NAMES = tuple(SMALL)
-TARGET_KINDS: list[tuple[str, Task]] = [*((name, "classification") for name in SMALL), ("gpt2", "causal-lm")]
+DECODERS = tuple(name for name in SMALL if "causal-lm" in family_of(name).tasks)
+TARGET_KINDS: list[tuple[str, Task]] = [
+    *((name, "classification") for name in SMALL),
+    *((name, "causal-lm") for name in DECODERS),
+]
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "big", *string.ascii_lowercase[1:], ".", ","]
 
 
@@ -72,7 +90,7 @@ def small_target(
     **changes: Any,
 ) -> Target:
     """Return a target of a few thousand parameters whose weights come from the seed."""
-    tokenizer = small_tokenizer(special=family != "gpt2")
+    tokenizer = small_tokenizer(special=family not in DECODERS)
     settings = {
         "vocab_size": len(tokenizer),
         "max_position_embeddings": 40,
@@ -109,7 +127,7 @@ class PassesAfter(Deadline):
 
 @pytest.fixture(params=TARGET_KINDS, ids=["-".join(kind) for kind in TARGET_KINDS])
 def any_target(request: pytest.FixtureRequest) -> Target:
-    """Each family in turn, GPT-2 also as a language model."""
+    """Each family in turn, decoders also as language models."""
     family, task = request.param
     return small_target(family, task)
 

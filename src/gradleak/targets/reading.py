@@ -49,8 +49,8 @@ def read_config(source: str | Path, trust: Trust = NO_TRUST, **changes: Any) -> 
     return AutoConfig.from_pretrained(source, trust_remote_code=trust.remote_code, **changes)
 
 
-def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST) -> Any:  # noqa: ANN401
-    """Return the tokenizer of a directory or hub id.
+def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST, **options: Any) -> Any:  # noqa: ANN401
+    """Return the tokenizer of a directory or hub id; `options` are passed on to `from_pretrained`.
 
     If a tokenizer's code may not run, Hugging Face silently substitutes one of its own classes; an audit must not go on
     with a different tokenizer, so this raises instead.
@@ -59,7 +59,7 @@ def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST) -> Any:  # noqa:
     known = tokenizer_class_from_name(str(settings.get("tokenizer_class")))
     if "auto_map" in settings and known is None and not trust.remote_code:
         raise _OwnCodeError
-    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust.remote_code)
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust.remote_code, **options)
 
 
 def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options: Any) -> Any:  # noqa: ANN401
@@ -71,10 +71,11 @@ def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options
         trust: what its files may do.
         options: passed on to `from_pretrained`.
     """
-    if Path(source).is_dir() and not trust.pickle and not list(Path(source).glob("*.safetensors")):
+    is_safe = trust.pickle or "gguf_file" in options or bool(list(Path(source).glob("*.safetensors")))
+    if Path(source).is_dir() and not is_safe:
         refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
         raise GradleakError(f"{source} has no weights as safetensors; pickled weights can run code and are {refused}")
-    safely = None if trust.pickle else True
+    safely = None if trust.pickle or "gguf_file" in options else True
     return kind.from_pretrained(source, trust_remote_code=trust.remote_code, use_safetensors=safely, **options)
 
 

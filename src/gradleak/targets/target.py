@@ -6,6 +6,7 @@ Nothing here trains or attacks: a Target answers questions and computes losses.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -105,7 +106,8 @@ class Target:
     def max_length(self) -> int:
         """Most tokens of a sequence, special tokens included."""
         if self.family.position_embedding is None:
-            return int(self.tokenizer.model_max_length)
+            limit = self.family.max_positions(self.config)
+            return min(int(self.tokenizer.model_max_length), sys.maxsize if limit is None else limit)
         rows = self._weight(self.family.position_embedding).shape[0]
         return rows - self.family.position_offset(self.config)
 
