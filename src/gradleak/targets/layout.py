@@ -119,6 +119,10 @@ class Family(ABC):
         """Return the factor that the model applies to word embeddings before anything else."""
         return 1.0
 
+    def logits_capped(self, config: Any) -> bool:  # noqa: ANN401
+        """Return whether logits pass through a soft cap after the output layer (Gemma 2)."""
+        return getattr(config, "final_logit_softcapping", None) is not None
+
     def adapt(self, model: nn.Module) -> None:  # noqa: B027 - most families need no change
         """Replace modules of a freshly built model that attacks cannot work with, in place; weights keep names and values."""
 
