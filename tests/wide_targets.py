@@ -19,7 +19,9 @@ WIDER: dict[str, dict[str, Any]] = {
     "distilbert": {"dim": 96, "n_heads": 4, "hidden_dim": 96},
     "albert": {"embedding_size": 64, "hidden_size": 192, "num_attention_heads": 4, "intermediate_size": 96},
     "gpt2": {"n_embd": 96, "n_head": 4},
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), WIDER_LLAMA),
+    "mpnet": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},
+    "gpt_neox": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"), WIDER_LLAMA),
 }
 TEXTS = ["the cat sat on a mat", "big dog ran", "a red dog sat on the big mat ."]
 LABELS = [1, 0, 1]

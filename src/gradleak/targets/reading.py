@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import logging as hugging_face_logging
 
@@ -39,6 +39,9 @@ class Trust:
 
 NO_TRUST = Trust(by_flag=False)
 
+DESCRIBED_BY_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Tokenizer classes that add nothing to what tokenizer.json says."""
+
 
 class _OwnCodeError(Exception):
     """A checkpoint needs Python code that comes with it."""
@@ -53,9 +56,13 @@ def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST, **options: Any) 
     """Return the tokenizer of a directory or hub id; `options` are passed on to `from_pretrained`.
 
     If a tokenizer's code may not run, Hugging Face silently substitutes one of its own classes; an audit must not go on
-    with a different tokenizer, so this raises instead.
+    with a different tokenizer, so this raises instead. For some models, such as Qwen2, it also replaces a tokenizer
+    that says it is wholly described by its tokenizer.json; here the file counts.
     """
     settings = get_tokenizer_config(source)
+    if settings.get("tokenizer_class") in DESCRIBED_BY_FILE and "auto_map" not in settings and not options:
+        described: Any = PreTrainedTokenizerFast
+        return described.from_pretrained(source)
     known = tokenizer_class_from_name(str(settings.get("tokenizer_class")))
     if "auto_map" in settings and known is None and not trust.remote_code:
         raise _OwnCodeError
