@@ -11,7 +11,12 @@ from gradleak.exchange import Update
 from gradleak.federation import Client
 from gradleak.targets import Target, Task
 
-WIDER_LLAMA: dict[str, Any] = {"hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}
+WIDER_LLAMA: dict[str, Any] = {
+    "hidden_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+}
 WIDER_LLAMA |= {"sliding_window": 16}  # of a token further back than the windows reach nothing is sent
 WIDER: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},

@@ -153,7 +153,9 @@ def test_word_embeddings_are_the_models_input_embeddings(every_target: Target) -
     assert torch.equal(every_target.embed(ids), table[ids])
 
 
-def test_the_classifier_is_the_layer_that_gives_the_logits(every_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_classifier_is_the_layer_that_gives_the_logits(
+    every_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder(every_target, monkeypatch)
     logits = own_logits(every_target, every_target.encode(PADDED_TEXTS))
     outputs = recorder.modules[every_target.classifier][-1][1]

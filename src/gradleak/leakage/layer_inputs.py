@@ -34,7 +34,7 @@ class LayerInputs:
     """The tables from which x(t, p) is computed.
 
     Attributes:
-        words: word plus type embeddings, each row's mean subtracted unless the norm is an RMSNorm `[vocabulary, width]`.
+        words: word plus type embeddings, each row's mean subtracted if the norm is centred `[vocabulary, width]`.
         positions: position embeddings from the first position on, each row's mean subtracted `[positions, width]`; one
             row of zeros if x is the same at every position.
         scale: γ of the norm.

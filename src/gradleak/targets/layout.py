@@ -124,7 +124,7 @@ class Family(ABC):
         return getattr(config, "final_logit_softcapping", None) is not None
 
     def adapt(self, model: nn.Module) -> None:  # noqa: B027 - most families need no change
-        """Replace modules of a freshly built model that attacks cannot work with, in place; weights keep names and values."""
+        """Replace modules that attacks cannot work with, in place; weights keep their names and values."""
 
     def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
         """Return the logits of sequences given as word embeddings.

@@ -133,7 +133,9 @@ class Target:
         another id that no text is tokenised into, so that a filled position can be told from a token.
         """
         own, end = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
-        free = [index for index in self.impossible_ids if index not in {*self.special_tokens[0], *self.special_tokens[1]}]
+        free = [
+            index for index in self.impossible_ids if index not in {*self.special_tokens[0], *self.special_tokens[1]}
+        ]
         choices = [index for index in (own, end) if index in free] or free or [0 if own is None else own]
         return int(choices[0])
 

@@ -1,7 +1,8 @@
 """The last token of each sentence of a language model, which is input to no map and leaves no row.
 
 It is only predicted. The gradient of the last norm is a sum over all predictions of (p − y) W, for its scale times the
-normalised input. Everything in it follows from the sentences except the rows W_y of their last tokens, which are found one sentence at a time.
+normalised input. Everything in it follows from the sentences except the rows W_y of their last tokens, which are found
+one sentence at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def append_last_tokens(
     norm: Any = target.model.get_submodule(path)
     table: Tensor = target.model.get_submodule(target.classifier).weight.detach().double()  # type: ignore[operator]
     weights = {f"{path}.bias": 1.0, f"{path}.weight": trust}
-    residual = torch.stack([weights[name] * gradient[name] for name in sent]).double()  # [2, width]; RMSNorm: [1, width]
+    residual = torch.stack(
+        [weights[name] * gradient[name] for name in sent]
+    ).double()  # [2, width]; RMSNorm: [1, width]
     factors = []  # by sentence, the factor of the last token's row of the table, of the residual's shape
     for beginning in beginnings:
         share = 1.0 / (len(beginning) * len(beginnings))
@@ -54,7 +57,7 @@ def append_last_tokens(
 
 
 def _derivatives(norm: Any, outputs: Tensor, trust: float) -> Tensor:  # noqa: ANN401
-    """Return by what a norm's backprops are multiplied in the gradients of its bias and scale `[2 or 1, tokens, width]`.
+    """Return the factors of a norm's backprops in the gradients of its bias and scale `[2 or 1, tokens, width]`.
 
     Args:
         norm: a LayerNorm, or an RMSNorm, which has no bias.

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: scaled word embeddings, norms before and after each part of a block, soft caps, layers with a window."""
+"""Gemma 2 and 3: scaled word embeddings, norms around each part of a block, soft caps, layers with a window."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Gemma2(Llama):
 
 @register
 class Gemma3(Gemma2):
-    """Gemma 3 (Gemma Team 2025), its text models: Gemma 2 with norms of query and key in place of caps of the scores."""
+    """Gemma 3 (Gemma Team 2025), its text models: norms of query and key in place of caps of the scores."""
 
     name: ClassVar[str] = "gemma3_text"
     model_types: ClassVar[tuple[str, ...]] = ("gemma3_text",)
