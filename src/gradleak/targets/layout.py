@@ -115,6 +115,10 @@ class Family(ABC):
         """Return the most tokens that a model without a table of positions was made for; None for any number."""
         return int(config.max_position_embeddings) if self.rotary else None
 
+    def relative_scores(self, model: nn.Module, tokens: int) -> Tensor | None:
+        """Return what relative positions add to attention scores `[heads, tokens, tokens]`; None if nothing."""
+        return None
+
     def embedding_scale(self, config: Any) -> float:  # noqa: ANN401
         """Return the factor that the model applies to word embeddings before anything else."""
         return 1.0

@@ -14,7 +14,7 @@ from gradleak.federation import Client
 from gradleak.targets import Target, load_target
 from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
-ENCODERS = ["bert", "roberta", "distilbert"]
+ENCODERS = ["bert", "roberta", "distilbert", "mpnet"]
 ROTARY = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_neox"]
 
 

@@ -45,6 +45,11 @@ class MPNet(Family):
         """Return the index after the padding index, which is 1 in every MPNet."""
         return 2
 
+    def relative_scores(self, model: nn.Module, tokens: int) -> Tensor:
+        """Return the biases of relative positions, which all layers share."""
+        encoder: Any = model.get_submodule("mpnet.encoder")
+        return _position_bias(encoder, encoder.relative_attention_bias.weight.new_zeros(1, tokens, 1))[0]
+
     def adapt(self, model: nn.Module) -> None:
         """Look up relative positions with a dimension for sequences, without which no gradient rule can hold."""
         encoder: Any = model.get_submodule("mpnet.encoder")
