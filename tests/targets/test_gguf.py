@@ -78,9 +78,10 @@ def test_a_conversion_that_fails_leaves_nothing_behind(
         raise OSError("the disk is full")
 
     path = gguf_file(tmp_path)
-    with monkeypatch.context() as patched, pytest.raises(GradleakError, match="the disk is full") as caught:
+    with monkeypatch.context() as patched:
         patched.setattr(gguf_module, "_save", fail)
-        converted_gguf(path)
+        with pytest.raises(GradleakError, match="the disk is full") as caught:
+            converted_gguf(path)
     assert "\n" not in str(caught.value)
     assert list((cache / "gradleak" / "models").iterdir()) == []
     assert converted_gguf(path).is_dir()
