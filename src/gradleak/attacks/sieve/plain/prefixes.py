@@ -34,11 +34,21 @@ def grow_prefixes(pairs: TokenPairs | RotaryTokens, contexts: Subspace, deadline
 
 
 def _without_repeats(sentences: list[Sentence]) -> list[Sentence]:
-    """Return the sentences, those that repeat one token cut to it and left out if another begins with it."""
-    others = [sentence for sentence in sentences if len(set(sentence)) > 1]
-    begun = {sentence[0] for sentence in others}
-    repeated = dict.fromkeys(sentence[:1] for sentence in sentences if len(set(sentence)) == 1)
-    return others + [sentence for sentence in repeated if sentence[0] not in begun]
+    """Return the sentences without those that are the beginning of another, but for a first token repeated more often.
+
+    Broad attention mixes "the the cat" much as "the cat". Of a sentence that is one token repeated, one is returned.
+    """
+    cut = {sentence: _with_first_token_once(sentence) for sentence in sentences}
+    plain = [sentence for sentence in sentences if cut[sentence] == sentence]
+    others = [s for s in sentences if s not in plain and not any(p[: len(cut[s])] == cut[s] for p in plain)]
+    kept = plain + [sentence for sentence in others if len(cut[sentence]) > 1]
+    begun = {sentence[0] for sentence in kept}
+    return kept + list(dict.fromkeys(cut[s] for s in others if len(cut[s]) == 1 and s[0] not in begun))
+
+
+def _with_first_token_once(sentence: Sentence) -> Sentence:
+    repeats = next((number for number, token in enumerate(sentence) if token != sentence[0]), len(sentence))
+    return sentence[repeats - 1 :]
 
 
 def _extended(pairs: TokenPairs | RotaryTokens, contexts: Subspace, rows: Tensor, deadline: Deadline) -> Tensor:
