@@ -127,6 +127,12 @@ class Family(ABC):
         """Return whether logits pass through a soft cap after the output layer (Gemma 2)."""
         return getattr(config, "final_logit_softcapping", None) is not None
 
+    def logit_slopes(self, config: Any, logits: Tensor) -> Tensor:  # noqa: ANN401
+        """Return the derivatives of a language model's logits by what its output layer returns, of the same shape."""
+        if not self.logits_capped(config):
+            return torch.ones_like(logits)
+        return 1 - (logits / float(config.final_logit_softcapping)).square()
+
     def adapt(self, model: nn.Module) -> None:  # noqa: B027 - most families need no change
         """Replace modules that attacks cannot work with, in place; weights keep their names and values."""
 

@@ -48,7 +48,7 @@ def test_a_single_sentence_of_albert_is_read_exactly() -> None:
     assert_exact(Sieve()(target, sent(target, TEXTS[:1], LABELS[:1])), target, TEXTS[:1])
 
 
-@pytest.mark.parametrize("family", ["gpt2", *(name for name in ROTARY if name != "gemma2")])
+@pytest.mark.parametrize("family", ["gpt2", *ROTARY])
 def test_a_language_models_texts_are_read_to_their_last_token(family: str) -> None:
     target = wider_target(family, "causal-lm")
     assert_exact(Sieve()(target, sent(target)), target)

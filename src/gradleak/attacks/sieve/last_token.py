@@ -35,7 +35,7 @@ def append_last_tokens(
     """
     path = _last_norm(target)
     sent = [f"{path}.{part}" for part in ("bias", "weight") if f"{path}.{part}" in target.parameters]
-    if not beginnings or not set(sent) <= gradient.keys() or target.family.logits_capped(target.config):
+    if not beginnings or not set(sent) <= gradient.keys():
         return None
     norm: Any = target.model.get_submodule(path)
     table: Tensor = target.model.get_submodule(target.classifier).weight.detach().double()  # type: ignore[operator]
@@ -43,16 +43,19 @@ def append_last_tokens(
     residual = torch.stack(
         [weights[name] * gradient[name] for name in sent]
     ).double()  # [2, width]; RMSNorm: [1, width]
+    slopes = []  # by sentence, the derivatives of the last logits [vocabulary]: 1, but for soft caps
     factors = []  # by sentence, the factor of the last token's row of the table, of the residual's shape
     for beginning in beginnings:
         share = 1.0 / (len(beginning) * len(beginnings))
         logits, inputs = _forward(target, beginning)
         scale = _derivatives(norm, inputs, trust)
+        slope = target.family.logit_slopes(target.config, logits)
         known = torch.softmax(logits, dim=-1)
         known[torch.arange(len(beginning) - 1), list(beginning[1:])] -= 1.0
-        residual = residual - share * ((known @ table) * scale).sum(dim=1)
+        residual = residual - share * (((known * slope) @ table) * scale).sum(dim=1)
+        slopes.append(slope[-1])
         factors.append(-share * scale[:, -1])
-    last_tokens = _fit(target, table, residual, torch.stack(factors))
+    last_tokens = _fit(target, table, residual, torch.stack(factors), torch.stack(slopes))
     return [(*beginning, last) for beginning, last in zip(beginnings, last_tokens, strict=True)]
 
 
@@ -70,10 +73,12 @@ def _derivatives(norm: Any, outputs: Tensor, trust: float) -> Tensor:  # noqa: A
     return torch.stack([torch.ones_like(outputs), trust * normalised])
 
 
-def _fit(target: Target, table: Tensor, residual: Tensor, factors: Tensor, sweeps: int = 20) -> list[int]:
-    """Return the rows y of the table that minimise ‖residual − Σ_s factor_s ⊙ W_y‖, by coordinate descent."""
+def _fit(
+    target: Target, table: Tensor, residual: Tensor, factors: Tensor, slopes: Tensor, sweeps: int = 20
+) -> list[int]:
+    """Return the rows y of the table that minimise ‖residual − Σ_s factor_s ⊙ slope_sy W_y‖, by coordinate descent."""
     chosen: list[int | None] = [None] * len(factors)
-    costs = factors.square().sum(dim=1) @ table.square().T  # [sentences, vocabulary]
+    costs = slopes.square() * (factors.square().sum(dim=1) @ table.square().T)  # [sentences, vocabulary]
     order = factors.square().sum(dim=(1, 2)).argsort(descending=True).tolist()  # the largest factors first
     for _ in range(sweeps):
         before = list(chosen)
@@ -81,11 +86,11 @@ def _fit(target: Target, table: Tensor, residual: Tensor, factors: Tensor, sweep
             factor = factors[number]
             old = chosen[number]
             if old is not None:
-                residual = residual + factor * table[old]
-            score = costs[number] - 2 * table @ (residual * factor).sum(dim=0)
+                residual = residual + factor * slopes[number, old] * table[old]
+            score = costs[number] - 2 * slopes[number] * (table @ (residual * factor).sum(dim=0))
             score[impossible_words(target)] += _special_penalty(target)
             new = int(score.argmin())
-            residual = residual - factor * table[new]
+            residual = residual - factor * slopes[number, new] * table[new]
             chosen[number] = new
         if chosen == before:
             break
