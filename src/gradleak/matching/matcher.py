@@ -266,7 +266,12 @@ def _capacity_key(candidates: Candidates) -> tuple[int, ...]:
 
 
 def vanishing_parameters(target: Target) -> frozenset[str]:
-    """Return the parameters whose exact gradient is zero: key biases, where they are parameters by themselves."""
+    """Return the parameters whose exact gradient is zero: key biases, where they are parameters by themselves.
+
+    Rotated keys (RoPE) are the exception: what the bias adds to a score then depends on the key's position.
+    """
+    if target.family.rotary:
+        return frozenset()
     return frozenset(layer.key.bias for layer in target.layers if layer.key.rows == slice(None))
 
 

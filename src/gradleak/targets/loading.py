@@ -21,10 +21,12 @@ from gradleak.assets.storage import load_compact
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.targets import families
 from gradleak.targets.attention import NAME as ATTENTION
+from gradleak.targets.gguf import SUFFIX as GGUF
+from gradleak.targets.gguf import converted_gguf
 from gradleak.targets.initialise import initialise
 from gradleak.targets.layout import TASKS, Task, family_of
 from gradleak.targets.reading import Trust, explained, quiet, read_config, read_model, read_tokenizer
-from gradleak.targets.registry import MODELS
+from gradleak.targets.registry import MODELS, ModelEntry
 from gradleak.targets.target import Target
 
 __all__ = ["families", "load_target", "resolve_device", "trained_classes"]  # importing families registers them
@@ -33,7 +35,10 @@ MODEL_CLASSES: dict[Task, Any] = {
     "classification": AutoModelForSequenceClassification,
     "causal-lm": AutoModelForCausalLM,
 }
-HEAD_SUFFIX: dict[Task, str] = {"classification": "ForSequenceClassification", "causal-lm": "LMHeadModel"}
+HEAD_SUFFIXES: dict[Task, tuple[str, ...]] = {
+    "classification": ("ForSequenceClassification",),
+    "causal-lm": ("ForCausalLM", "LMHeadModel"),
+}
 
 
 def load_target(  # noqa: PLR0913 - the public interface, by keyword
@@ -51,7 +56,7 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     """Load the model to audit.
 
     Args:
-        name: a name that `gradleak list models` shows, a directory, or a hub id (`organisation/model`).
+        name: a name that `gradleak list models` shows, a directory, a GGUF file, or a hub id (`organisation/model`).
         num_labels: classes of the classifier; by default the checkpoint's own, or 2. A classifier that the checkpoint
             has keeps its number unless `new_head` is set.
         seed: seed of every weight that the checkpoint does not have; the same name and seed give the same weights.
@@ -129,7 +134,7 @@ def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Tru
     if name in MODELS:
         tokenizer: Any = read_tokenizer(asset_path("tiny"))
         architecture = dict(MODELS[name].architecture)
-        if architecture["model_type"] == "gpt2":
+        if "causal-lm" in family_of(architecture["model_type"]).tasks:
             tokenizer = _without_special_tokens(tokenizer)
             architecture |= {"bos_token_id": None, "eos_token_id": None}
         config = AutoConfig.for_model(**architecture, pad_token_id=tokenizer.pad_token_id, num_labels=num_labels or 2)
@@ -163,6 +168,7 @@ def _checkpoint(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
+        family_of(config.model_type).adapt(model)
         tokenizer = read_tokenizer(source, trust)
     head = {f"{family_of(config.model_type).classifier(model, task)}.{part}" for part in ("weight", "bias")}
     if not new_head:
@@ -193,7 +199,7 @@ def _refuse_resizing(name: str, wanted: int, resized: list[Any], asked: int | No
 
 
 def _has_head(config: Any, task: Task) -> bool:  # noqa: ANN401
-    return any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
+    return any(str(kind).endswith(HEAD_SUFFIXES[task]) for kind in config.architectures or [])
 
 
 def _own_labels(config: Any, task: Task) -> int:  # noqa: ANN401
@@ -210,18 +216,17 @@ def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
     family_of(config.model_type).check_task(task)
     with quiet():
         model: PreTrainedModel = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
+    family_of(config.model_type).adapt(model)
     return model
 
 
 def model_source(name: str) -> str:
     """Return the directory or hub id that a name stands for; raise a GradleakError for an unknown name."""
     if name in MODELS:
-        entry = MODELS[name]
-        spec = importlib.util.find_spec(entry.package) if entry.package else None
-        if spec is not None and spec.origin is not None:
-            return str(Path(spec.origin).parent / "model")
-        return str(entry.hub_id)
+        return _registered_source(name, MODELS[name])
     path = Path(name)
+    if path.suffix == GGUF and path.is_file():
+        return str(converted_gguf(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise GradleakError(f"{name} holds no model: there is no config.json in it")
@@ -231,6 +236,16 @@ def model_source(name: str) -> str:
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise unknown_name("model", name, MODELS) if "/" not in name else GradleakError(f"no such directory: {name}")
     return name
+
+
+def _registered_source(name: str, entry: ModelEntry) -> str:
+    spec = importlib.util.find_spec(entry.package) if entry.package else None
+    if spec is None or spec.origin is None:
+        if entry.hub_id is None:
+            raise GradleakError(f"the weights of '{name}' come in a package that is not installed: {entry.install}")
+        return entry.hub_id
+    weights = Path(spec.origin).parent / entry.weights
+    return str(converted_gguf(weights) if weights.suffix == GGUF else weights)
 
 
 def _without_special_tokens(tokenizer: Any) -> Any:  # noqa: ANN401
