@@ -6,7 +6,7 @@ Nothing here trains or attacks: a Target answers questions and computes losses.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gradleak.errors import GradleakError
+from gradleak.targets.adapters.adapter import AdaptedModule, Adapter
 from gradleak.targets.layout import Family, Layer, Task
 from gradleak.targets.losses import BatchLoss, cross_entropy
 from gradleak.targets.tokens import Tokens, pad_rows
@@ -34,6 +35,7 @@ class Target:
         task: what the model does.
         seed: seed of weights that are not from a checkpoint (usually the head).
         trained_head: whether the classifier's weights are from a checkpoint.
+        adapter: the adapters in the model, which clients then train in place of its own weights.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Target:
         task: Task = "classification",
         seed: int = 0,
         trained_head: bool = False,
+        adapter: Adapter | None = None,
     ) -> None:
         family.check_task(task)
         self.model = model.eval().requires_grad_(False)
@@ -55,6 +58,7 @@ class Target:
         self.task: Task = task
         self.seed = seed
         self.trained_head = trained_head
+        self.adapter = adapter
         self._loss = BatchLoss(self)
         self._fingerprint: tuple[Any, str] | None = None
         self._directions: tuple[Any, Tensor] | None = None
@@ -133,9 +137,15 @@ class Target:
             self._fingerprint = state, self._hash()
         return self._fingerprint[1]
 
-    def _hash(self) -> str:
+    @property
+    def adapter_fingerprint(self) -> str:
+        """SHA-256 over the names, shapes and values of what clients train: the adapters and their classifier."""
+        return self._hash(self.trained_parameters)
+
+    def _hash(self, names: Iterable[str] | None = None) -> str:
         digest = hashlib.sha256()
-        for name, parameter in sorted(self.parameters.items()):
+        for name in sorted(self.parameters if names is None else names):
+            parameter = self.parameters[name]
             digest.update(f"{name}{tuple(parameter.shape)}".encode())
             digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
         return digest.hexdigest()
@@ -144,8 +154,27 @@ class Target:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters by name; tied ones appear once."""
-        return dict(self.model.named_parameters())
+        """All parameters by name; tied ones appear once. Those of adapters have the names that PEFT saves them by."""
+        return {self._public_name(name): parameter for name, parameter in self.model.named_parameters()}
+
+    @cached_property
+    def _own_names(self) -> dict[str, str]:
+        """Names of the parameters in the model, by their public names."""
+        return {self._public_name(name): name for name, _ in self.model.named_parameters()}
+
+    def _public_name(self, name: str) -> str:
+        return name if self.adapter is None else self.adapter.public_name(name)
+
+    @cached_property
+    def trained_parameters(self) -> list[str]:
+        """Names of the parameters that clients may train: all, or those of the adapters and their classifier."""
+        adapter = self.adapter
+        return [name for name in self.parameters if adapter is None or adapter.trains(name)]
+
+    @property
+    def adapters(self) -> tuple[AdaptedModule, ...]:
+        """The adapted modules, first layer first; empty without adapters."""
+        return () if self.adapter is None else self.adapter.modules
 
     @cached_property
     def parameter_owners(self) -> dict[nn.Module, dict[str, str]]:
@@ -177,6 +206,16 @@ class Target:
         return self.family.classifier(self.model, self.task)
 
     @property
+    def classifier_weight(self) -> str:
+        """Name of the last linear layer's weight."""
+        return self._public_name(f"{self.classifier}.weight")
+
+    @property
+    def classifier_bias(self) -> str:
+        """Name of the last linear layer's bias, whether it has one or not."""
+        return self._public_name(f"{self.classifier}.bias")
+
+    @property
     def layers(self) -> list[Layer]:
         """The transformer layers, first one first."""
         return self.family.layers(self.model)
@@ -189,12 +228,12 @@ class Target:
     @cached_property
     def word_parameters(self) -> frozenset[str]:
         """Name of the word-embedding table's parameter."""
-        return frozenset({f"{self.family.word_embedding}.weight"})
+        return frozenset({self._public_name(f"{self.family.word_embedding}.weight")})
 
     @cached_property
     def embedding_parameters(self) -> frozenset[str]:
         """Names of the word, position and type embeddings and of their LayerNorm's parameters."""
-        return self.family.embedding_parameters(self.model)
+        return frozenset(map(self._public_name, self.family.embedding_parameters(self.model)))
 
     def _weight(self, path: str) -> Tensor:
         weight: Tensor = self.model.get_submodule(path).weight  # type: ignore[assignment]
@@ -286,5 +325,5 @@ class Target:
             mask: see `sequence_losses`, like `labels`.
             labels: see `sequence_losses`.
         """
-        renamed = {f"model.{name}": value for name, value in parameters.items()}
+        renamed = {f"model.{self._own_names[name]}": value for name, value in parameters.items()}
         return torch.func.functional_call(self._loss, renamed, (inputs, mask, labels))
