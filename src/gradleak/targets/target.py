@@ -35,7 +35,9 @@ class Target:
         task: what the model does.
         seed: seed of weights that are not from a checkpoint (usually the head).
         trained_head: whether the classifier's weights are from a checkpoint.
-        adapter: the adapters in the model, which clients then train in place of its own weights.
+
+    Attributes:
+        adapter: the adapters in the model, which clients then train in place of its own weights; None without them.
     """
 
     def __init__(
@@ -48,7 +50,6 @@ class Target:
         task: Task = "classification",
         seed: int = 0,
         trained_head: bool = False,
-        adapter: Adapter | None = None,
     ) -> None:
         family.check_task(task)
         self.model = model.eval().requires_grad_(False)
@@ -58,7 +59,7 @@ class Target:
         self.task: Task = task
         self.seed = seed
         self.trained_head = trained_head
-        self.adapter = adapter
+        self.adapter: Adapter | None = None
         self._loss = BatchLoss(self)
         self._fingerprint: tuple[Any, str] | None = None
         self._directions: tuple[Any, Tensor] | None = None
@@ -238,6 +239,12 @@ class Target:
     def _weight(self, path: str) -> Tensor:
         weight: Tensor = self.model.get_submodule(path).weight  # type: ignore[assignment]
         return weight
+
+    def with_model(self, model: nn.Module, adapter: Adapter | None = None) -> Target:
+        """Return a target with the same tokenizer, name and task around another model, which holds these adapters."""
+        other = Target(model, self.tokenizer, self.family, name=self.name, task=self.task, seed=self.seed)
+        other.trained_head, other.adapter = self.trained_head, adapter
+        return other
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Target:
         """Move the weights, and return the target."""

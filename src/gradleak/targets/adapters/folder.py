@@ -233,7 +233,9 @@ def _check_shapes(target: Target, files: AdapterFiles) -> None:
     for name, tensor in files.heads.items():
         parameter = target.parameters.get(name)
         if parameter is None or owners.count(id(parameter)) > 1:
-            what = "is tied to another" if parameter is not None or name.startswith("lm_head") else "is none of the model"
+            what = (
+                "is tied to another" if parameter is not None or name.startswith("lm_head") else "is none of the model"
+            )
             raise GradleakError(f"the adapter in {files.folder} also trained '{name}', which {what}: not supported")
         if parameter.shape != tensor.shape:
             raise _misfit(target, files, PREFIX + name, tensor, tuple(parameter.shape))

@@ -95,16 +95,7 @@ def inject(
         model: nn.Module = peft.inject_adapter_in_model(config, target.model, adapter_name=ADAPTER_NAME)
     modules = tuple(_described(path, model.get_submodule(path)) for path in paths)
     model.to(device=target.device, dtype=target.dtype)
-    return Target(
-        model,
-        target.tokenizer,
-        target.family,
-        name=target.name,
-        task=target.task,
-        seed=target.seed,
-        trained_head=target.trained_head,
-        adapter=Adapter(modules, tuple(heads), lora, folder),
-    )
+    return target.with_model(model, Adapter(modules, tuple(heads), lora, folder))
 
 
 def _described(path: str, layer: Any) -> AdaptedModule:  # noqa: ANN401 - a layer of PEFT

@@ -7,9 +7,10 @@ from math import isfinite, sqrt
 from typing import Any
 
 from gradleak.errors import GradleakError
-from gradleak.settings import check_settings, setting, settings_of, settings_texts
+from gradleak.settings import check_settings, parse_settings_text, setting, settings_of, settings_texts
 
 ALL_LINEAR = "all-linear"
+FORM = "r=8,alpha=16,targets=q_proj+v_proj and the like"
 _ALWAYS_WRITTEN = ("r", "alpha", "targets")
 
 
@@ -27,7 +28,9 @@ class Lora:
         None, "adapted modules, by the end of their names, with + between them; all-linear; none for query and value"
     )
     dropout: float = setting(0.0, "dropout rate of the adapters' input, while the client trains with dropout", least=0)
-    rounds: int = setting(0, "steps on public text before the client trains; 0 for the first round, where B = 0", least=0)
+    rounds: int = setting(
+        0, "steps on public text before the client trains; 0 for the first round, where B = 0", least=0
+    )
     rslora: bool = setting(False, "whether the scaling is alpha / √r (rank-stabilised)")
 
     def __post_init__(self) -> None:
@@ -39,13 +42,22 @@ class Lora:
         if self.targets is not None and not all(self.target_list):
             raise GradleakError(f"targets takes names with + between them, such as q_proj+v_proj, not '{self.targets}'")
 
+    @classmethod
+    def parse(cls, text: str, option: str = "lora") -> Lora:
+        """Read settings as the command line and update files have them: `r=8,alpha=16,targets=q_proj+v_proj`."""
+        return cls(**parse_settings_text(cls, text, option, FORM))
+
     def __str__(self) -> str:
-        return ",".join(settings_texts(self.as_dict()))
+        return ",".join(self._texts)
 
     @property
     def in_words(self) -> str:
         """The adapter as `LoRA (r=8, alpha=16, targets=query+value)`."""
-        return f"LoRA ({', '.join(settings_texts(self.as_dict()))})"
+        return f"LoRA ({', '.join(self._texts)})"
+
+    @property
+    def _texts(self) -> list[str]:
+        return settings_texts(self.as_dict())
 
     @property
     def target_list(self) -> list[str]:
