@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gradleak.errors import GradleakError
 from gradleak.targets.adapters.adapter import PREFIX
-from gradleak.targets.adapters.injection import inject
+from gradleak.targets.adapters.injection import check_unadapted, inject
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
 
@@ -110,6 +110,7 @@ def with_adapter(target: Target, files: AdapterFiles) -> Target:
     Raises:
         GradleakError: if the adapter is for another base model or task, or PEFT is not installed.
     """
+    check_unadapted(target)
     _check_base(target, files)
     _check_shapes(target, files)
     wanted = ("r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern")
