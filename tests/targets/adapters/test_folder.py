@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from peft_twin import saved_adapter
 from safetensors.torch import load_file, save_file
 
 from conftest import TARGET_KINDS, small_target
@@ -18,6 +17,7 @@ from gradleak.errors import GradleakError
 from gradleak.targets import Target, Task, load_target
 from gradleak.targets.adapters.folder import adapter_classes, read_adapter, with_adapter
 from gradleak.targets.registry import MODELS, ModelEntry
+from peft_twin import saved_adapter
 
 WEIGHTS = "adapter_model.safetensors"
 

@@ -9,7 +9,6 @@ from math import sqrt
 import pytest
 import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
-from peft_twin import peft_twin
 
 from conftest import TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
@@ -17,6 +16,7 @@ from gradleak.targets import Lora, Target, Task, load_target
 from gradleak.targets.adapters.fresh import with_lora
 from gradleak.targets.dropout import set_dropout
 from gradleak.targets.hooks import captured_inputs
+from peft_twin import peft_twin
 
 every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
 
