@@ -109,7 +109,7 @@ def test_an_adapter_of_a_larger_model_is_refused(tmp_path: Path) -> None:
     saved_adapter(tmp_path)
     with pytest.raises(GradleakError, match=r"does not fit small-bert: .* has shape \(2, 16\), where \(r, 32\)"):
         with_adapter(small_target(hidden_size=32), read_adapter(tmp_path))
-    with pytest.raises(GradleakError, match="the model has no module 'bert.encoder.layer.1.attention.self.query'"):
+    with pytest.raises(GradleakError, match=r"the model has no module 'bert.encoder.layer.1.attention.self.query'"):
         with_adapter(small_target(num_hidden_layers=1), read_adapter(tmp_path))
 
 
@@ -142,15 +142,15 @@ def test_the_name_of_the_base_model_is_compared(
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(GradleakError, match="holds no adapter: there is no adapter_config.json in it"):
+    with pytest.raises(GradleakError, match=r"holds no adapter: there is no adapter_config.json in it"):
         read_adapter(tmp_path)
-    with pytest.raises(GradleakError, match="is no directory; give the one with adapter_config.json"):
+    with pytest.raises(GradleakError, match=r"is no directory; give the one with adapter_config.json"):
         read_adapter(tmp_path / "nowhere")
     saved_adapter(tmp_path)
-    with pytest.raises(GradleakError, match="is a file; give the directory that holds adapter_config.json"):
+    with pytest.raises(GradleakError, match=r"is a file; give the directory that holds adapter_config.json"):
         read_adapter(tmp_path / WEIGHTS)
     (tmp_path / WEIGHTS).unlink()
-    with pytest.raises(GradleakError, match="there is no adapter_model.safetensors in it"):
+    with pytest.raises(GradleakError, match=r"there is no adapter_model.safetensors in it"):
         read_adapter(tmp_path)
 
 
