@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from math import sqrt
 
@@ -150,6 +151,12 @@ def test_targets_that_match_nothing_name_those_there_are(family: str, targets: s
 def test_an_adapter_on_an_adapter_is_refused() -> None:
     with pytest.raises(GradleakError, match="has adapters already"):
         with_lora(adapted(), Lora())
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(GradleakError, match=r"an adapter needs peft: pip install 'gradleak\[peft\]'"):
+        adapted()
 
 
 def test_load_target_takes_a_fresh_adapter() -> None:
