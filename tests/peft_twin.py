@@ -34,7 +34,8 @@ def saved_adapter(
 ) -> str:
     """Save a PEFT adapter of a small target as users have it, and return its directory."""
     target = small_target(family, task)
-    names = targets or (["c_attn"] if family == "gpt2" else ["query", "value"])
+    first = target.layers[0]
+    names = targets or sorted({part.module.rpartition(".")[2] for part in (first.query, first.value)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peft_twin(target, names, **settings).save_pretrained(folder, save_embedding_layers=False)

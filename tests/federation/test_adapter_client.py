@@ -20,7 +20,7 @@ from gradleak.targets.adapters.fresh import with_lora
 
 TEXTS = ["the cat sat on a big red mat .", "dog ran"]
 LABELS = [1, 0]
-every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+every_kind = pytest.mark.parametrize(("family", "task"), [*TARGET_KINDS, ("llama", "classification")])
 
 
 def adapted(family: str = "bert", task: Task = "classification", **settings: Any) -> Target:

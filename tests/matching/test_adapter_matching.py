@@ -6,7 +6,7 @@ import pytest
 import torch
 from oracle import oracle
 
-from conftest import TARGET_KINDS, small_target
+from conftest import ALL_KINDS, TARGET_KINDS, small_target
 from gradleak.federation import Client
 from gradleak.matching import L1, Candidates, Cosine, Distance, Matcher, SquaredL2, vanishing_parameters
 from gradleak.matching.rule_check import check_rules
@@ -14,7 +14,7 @@ from gradleak.targets import Lora, Target, Task
 from gradleak.targets.adapters.fresh import with_lora
 from gradleak.targets.dropout import dropout_sites
 
-every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+every_kind = pytest.mark.parametrize(("family", "task"), [*TARGET_KINDS, ("llama", "classification")])
 TEXTS, LABELS = ["the cat sat on", "dog ran"], [1, 0]
 
 
@@ -32,7 +32,7 @@ def candidates(target: Target, *, embeddings: bool = False) -> Candidates:
     return Candidates(inputs, mask.expand(1, 3, *mask.shape), labels)
 
 
-@every_kind
+@pytest.mark.parametrize(("family", "task"), ALL_KINDS)
 def test_every_parameter_of_an_adapter_is_covered_by_a_rule(family: str, task: Task) -> None:
     target = adapted(family, task)
     assert set(target.trained_parameters) <= check_rules(target).trusted

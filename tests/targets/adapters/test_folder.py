@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from conftest import TARGET_KINDS, small_target
+from conftest import ALL_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import Target, Task, load_target
 from gradleak.targets.adapters.folder import adapter_classes, read_adapter, with_adapter
@@ -26,7 +26,7 @@ def adapted(folder: str, family: str = "bert", task: Task = "classification") ->
     return with_adapter(small_target(family, task), read_adapter(folder))
 
 
-@pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+@pytest.mark.parametrize(("family", "task"), ALL_KINDS)
 @pytest.mark.parametrize("settings", [{}, {"use_rslora": True, "lora_alpha": 3}], ids=["plain", "rslora"])
 def test_an_adapter_gives_the_logits_of_peft(family: str, task: Task, settings: dict[str, Any], tmp_path: Path) -> None:
     targets = {"distilbert": ["q_lin", "ffn.lin1"], "gpt2": ["c_attn", "c_proj"]}.get(family)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-from conftest import TARGET_KINDS, small_target
+from conftest import ALL_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import Lora, Target, Task, load_target
 from gradleak.targets.adapters.fresh import with_lora
@@ -19,7 +19,7 @@ from gradleak.targets.dropout import set_dropout
 from gradleak.targets.hooks import captured_inputs
 from peft_twin import peft_twin
 
-every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+every_kind = pytest.mark.parametrize(("family", "task"), ALL_KINDS)
 
 
 def adapted(family: str = "bert", task: Task = "classification", seed: int = 0, **settings: object) -> Target:
@@ -98,6 +98,21 @@ def test_a_trained_adapter_is_the_same_in_another_process_with_other_threads() -
     torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("task", ["classification", "causal-lm"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"])
+def test_queries_and_values_of_every_layer_are_adapted_by_default(family: str, task: Task) -> None:
+    target = adapted(family, task, rounds=1)
+    paths = [f"model.layers.{layer}.self_attn.{kind}_proj" for layer in (0, 1) for kind in "qv"]
+    assert [module.path for module in target.adapters] == paths
+    ids = target.encode(["the cat sat"]).ids
+    inputs = captured_inputs(target, ids, paths)
+    for layer in (0, 1):
+        query, value = target.adapters[2 * layer : 2 * layer + 2]
+        assert torch.equal(inputs[query.path], inputs[value.path])
+        assert inputs[query.path].shape == (1, 3, 16)
+        assert query.b_in(target.parameters).any()
+
+
 def test_every_adapted_module_tells_layer_scaling_and_inputs() -> None:
     target = adapted("gpt2", "causal-lm", r=4, alpha=6.0, dropout=0.25)
     assert [module.layer for module in target.adapters] == [0, 1]
@@ -111,15 +126,19 @@ def test_every_adapted_module_tells_layer_scaling_and_inputs() -> None:
         assert inputs.shape == (1, ids.shape[1], module.a_in(target.parameters).shape[1])
 
 
-def test_gradients_of_a_and_b_are_what_the_structure_says() -> None:
-    target = adapted("bert", rounds=1, r=3, alpha=5.0)
+@pytest.mark.parametrize(
+    ("family", "task"), [("bert", "classification"), ("llama", "classification"), ("llama", "causal-lm")]
+)
+def test_gradients_of_a_and_b_are_what_the_structure_says(family: str, task: Task) -> None:
+    target = adapted(family, task, rounds=1, r=3, alpha=5.0)
     module = target.adapters[1]
     ids, mask = target.encode(["the cat sat on a mat"])
     names = [module.a, module.b]
     leaves = {name: target.parameters[name].detach().clone().requires_grad_() for name in names}
-    offset = torch.zeros(1, ids.shape[1], 16, requires_grad=True)  # its gradient is that of the output
+    width = len(module.b_in(target.parameters))
+    offset = torch.zeros(1, ids.shape[1], width, requires_grad=True)  # its gradient is that of the output
     hook = target.model.get_submodule(module.path).register_forward_hook(lambda _m, _i, output: output + offset)
-    loss = target.loss_with(leaves, ids, mask, torch.tensor([1]))
+    loss = target.loss_with(leaves, ids, mask, ids if task == "causal-lm" else torch.tensor([1]))
     hook.remove()
     a_slope, b_slope, delta = torch.autograd.grad(loss, [*leaves.values(), offset])
     x, a, b = captured_inputs(target, ids, [module.path])[module.path][0], *leaves.values()
