@@ -15,6 +15,7 @@ from gradleak.defenses import defense_stream, parse_defense
 from gradleak.exchange import Update
 from gradleak.federation import Client
 from gradleak.targets import Target, load_target
+from peft_twin import saved_adapter
 
 NOISE = "noise:0.5"
 PRIVATE = "1234567891"
@@ -156,13 +157,12 @@ def test_a_file_with_one_seed_for_all_still_loads_and_is_attacked(run: Run, mode
 
 
 def test_the_page_on_update_files_names_all_that_a_file_holds(run: Run, model: str, tmp_path: Path) -> None:
-    protocols = (
-        "steps=2,lr=0.01,batch=1,momentum=0.5,weight_decay=0.1,schedule=linear,warmup=1,clip=1,accumulate=2",
-        "epochs=2,lr=0.01,optimizer=adamw,beta1=0.8,beta2=0.9,eps=1e-6,shuffle=true",
-    )
+    sgd = "steps=2,lr=0.01,batch=1,momentum=0.5,weight_decay=0.1,schedule=linear,warmup=1,clip=1,accumulate=2"
+    adamw = "epochs=2,lr=0.01,optimizer=adamw,beta1=0.8,beta2=0.9,eps=1e-6,shuffle=true"
+    adapter = saved_adapter(tmp_path / "adapter")
     keys: set[str] = set()
-    for protocol in protocols:
-        options = ("--fedavg", protocol, "--precision", "bf16", "--send", "fp16", "--clients", "2")
+    for protocol, *adapted in ((sgd, "--lora", "r=2"), (adamw, "--adapter", adapter)):
+        options = (*adapted, "--fedavg", protocol, "--precision", "bf16", "--send", "fp16", "--clients", "2")
         twice = ("capture", TEXT, TEXT, "-o", tmp_path / "u", "--model", model)
         assert run(*twice, *options).code == 0
         with safe_open(str(tmp_path / "u"), framework="pt") as opened:

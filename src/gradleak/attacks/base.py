@@ -35,7 +35,7 @@ NEEDS: dict[str, Callable[[Target, Update], bool]] = {
     "attention gradients": lambda target, update: (
         bool(target.layers) and target.layers[0].query.weight in update.tensors
     ),
-    "classifier gradients": lambda target, update: f"{target.classifier}.weight" in update.tensors,
+    "classifier gradients": lambda target, update: target.classifier_weight in update.tensors,
     "gradients of layers": lambda target, update: bool(update.tensors.keys() - target.embedding_parameters),
 }
 """What an attack may need of an update, and the test whether an update has it."""
@@ -167,7 +167,8 @@ class Attack(ABC):
             raise GradleakError(f"{self.name} attacks classifiers; {target.name} is a {target.task} model")
         for need in self.needs:
             if not NEEDS[need](target, update):
-                raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")
+                why = "this update is one of adapters" if target.adapter else "this update has none (see --embeddings)"
+                raise GradleakError(f"{self.name} needs {need}; {why}")
         update.check(target)
         if not any(bool(tensor.any()) for tensor in update.tensors.values()):
             raise GradleakError("the update is zero throughout: it holds nothing to read")

@@ -23,26 +23,40 @@ def attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
+    softcap: float | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(query · keyᵀ · scaling + mask) · value and the attention weights.
 
     Args:
         module: the calling attention module; its dropout child is applied to the weights.
-        query: `[sequences, heads, tokens, head width]`, like `key` and `value`.
-        key: see `query`.
-        value: see `query`.
+        query: `[sequences, heads, tokens, head width]`.
+        key: `[sequences, key heads, tokens, head width]`; each head serves `heads / key heads` heads of queries.
+        value: like `key`.
         attention_mask: additive mask of the scores `[sequences, 1, 1 or tokens, tokens]`.
         scaling: factor of the scores; 1/√(head width) by default.
-        dropout: ignored; the child module has its own rate.
+        softcap: bound of the scores, which pass through softcap · tanh(scores / softcap) (Gemma 2).
+
+    The caller's dropout rate is ignored: the child module has its own.
     """
+    key, value = (_for_each_query(tensor, query.shape[1]) for tensor in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query, key.transpose(2, 3)) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = _dropout_child(module)(torch.softmax(scores, dim=-1))
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def _for_each_query(tensor: Tensor, heads: int) -> Tensor:
+    """Return keys or values `[sequences, heads, tokens, head width]`, repeated where queries share them."""
+    sequences, own, tokens, width = tensor.shape
+    if own == heads:
+        return tensor
+    shared = tensor[:, :, None].expand(sequences, own, heads // own, tokens, width)
+    return shared.reshape(sequences, heads, tokens, width)
 
 
 def _dropout_child(module: nn.Module) -> nn.Module:

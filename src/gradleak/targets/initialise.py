@@ -11,7 +11,7 @@ from torch import nn
 
 
 def initialise(model: nn.Module, names: Iterable[str], *, seed: int, scale: float) -> None:
-    """Fill the named parameters: matrices from a normal distribution, biases zero, LayerNorm weights one.
+    """Fill the named parameters: matrices from a normal distribution, biases zero, the scales of norms one.
 
     Each parameter has its own random stream, derived by numpy from the seed and the parameter's name. The same name and
     seed give the same weights on every device, whatever the thread count and the order in which layers are built.
@@ -27,4 +27,6 @@ def initialise(model: nn.Module, names: Iterable[str], *, seed: int, scale: floa
                 values = stream.standard_normal(tuple(parameter.shape), dtype=np.float32) * np.float32(scale)
                 parameter.copy_(torch.from_numpy(values))
             else:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                owner = model.get_submodule(name.rpartition(".")[0])
+                # Gemma's norms store their scale's difference from one.
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0 - getattr(owner, "offset", 0.0))

@@ -26,12 +26,12 @@ class Projection:
 
     Attributes:
         module: path of the module that holds the map.
-        rows: the output rows of this map (GPT-2 stores query, key and value in one matrix).
+        rows: the output rows of this map (GPT-2 and GPT-NeoX store query, key and value in one matrix).
         transposed: whether the parameter is stored `[inputs, outputs]`.
     """
 
     module: str
-    rows: slice = field(default_factory=lambda: slice(None))
+    rows: slice | list[int] = field(default_factory=lambda: slice(None))
     transposed: bool = False
 
     @property
@@ -56,7 +56,11 @@ class Projection:
 
 @dataclass(frozen=True)
 class Layer:
-    """The linear maps of one transformer layer."""
+    """The linear maps of one transformer layer.
+
+    With a gated feed-forward network (Llama), `feed_forward_gate` takes the same input as `feed_forward_in`, and the
+    product of their outputs, the gate's after its activation function, enters `feed_forward_out`.
+    """
 
     query: Projection
     key: Projection
@@ -64,12 +68,20 @@ class Layer:
     attention_output: Projection
     feed_forward_in: Projection
     feed_forward_out: Projection
+    feed_forward_gate: Projection | None = None
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """The maps that this layer has."""
+        return tuple(part for part in vars(self).values() if part is not None)
 
 
 class Family(ABC):
     """One architecture family: where its parts are, and how to compute logits from embeddings.
 
-    Paths are relative to the classification model; `None` means that the family has no such part.
+    Paths are relative to the classification model; `None` means that the family has no such part. `rotary` says that
+    attention rotates queries and keys by their position (RoPE); such a model needs no table of positions. `gguf` is the
+    architecture's name in GGUF files.
     """
 
     name: ClassVar[str]
@@ -79,6 +91,8 @@ class Family(ABC):
     position_embedding: ClassVar[str | None] = None
     type_embedding: ClassVar[str | None] = None
     embedding_norm: ClassVar[str | None] = None
+    rotary: ClassVar[bool] = False
+    gguf: ClassVar[str | None] = None
 
     def check_task(self, task: Task) -> None:
         """Raise a GradleakError unless this family supports the task."""
@@ -96,6 +110,31 @@ class Family(ABC):
     def position_offset(self, config: Any) -> int:  # noqa: ANN401 - configurations have no common type
         """Return the row of the position table that belongs to the first token."""
         return 0
+
+    def max_positions(self, config: Any) -> int | None:  # noqa: ANN401
+        """Return the most tokens that a model without a table of positions was made for; None for any number."""
+        return int(config.max_position_embeddings) if self.rotary else None
+
+    def relative_scores(self, model: nn.Module, tokens: int) -> Tensor | None:
+        """Return what relative positions add to attention scores `[heads, tokens, tokens]`; None if nothing."""
+        return None
+
+    def embedding_scale(self, config: Any) -> float:  # noqa: ANN401
+        """Return the factor that the model applies to word embeddings before anything else."""
+        return 1.0
+
+    def logits_capped(self, config: Any) -> bool:  # noqa: ANN401
+        """Return whether logits pass through a soft cap after the output layer (Gemma 2)."""
+        return getattr(config, "final_logit_softcapping", None) is not None
+
+    def logit_slopes(self, config: Any, logits: Tensor) -> Tensor:  # noqa: ANN401
+        """Return the derivatives of a language model's logits by what its output layer returns, of the same shape."""
+        if not self.logits_capped(config):
+            return torch.ones_like(logits)
+        return 1 - (logits / float(config.final_logit_softcapping)).square()
+
+    def adapt(self, model: nn.Module) -> None:  # noqa: B027 - most families need no change
+        """Replace modules that attacks cannot work with, in place; weights keep their names and values."""
 
     def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
         """Return the logits of sequences given as word embeddings.

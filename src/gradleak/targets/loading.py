@@ -20,11 +20,16 @@ from gradleak.assets import asset_path
 from gradleak.assets.storage import load_compact
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.targets import families
+from gradleak.targets.adapters.folder import read_adapter, with_adapter
+from gradleak.targets.adapters.fresh import with_lora
+from gradleak.targets.adapters.lora import Lora
 from gradleak.targets.attention import NAME as ATTENTION
+from gradleak.targets.gguf import SUFFIX as GGUF
+from gradleak.targets.gguf import converted_gguf
 from gradleak.targets.initialise import initialise
 from gradleak.targets.layout import TASKS, Task, family_of
 from gradleak.targets.reading import Trust, explained, quiet, read_config, read_model, read_tokenizer
-from gradleak.targets.registry import MODELS
+from gradleak.targets.registry import MODELS, ModelEntry
 from gradleak.targets.target import Target
 
 __all__ = ["families", "load_target", "resolve_device", "trained_classes"]  # importing families registers them
@@ -33,7 +38,10 @@ MODEL_CLASSES: dict[Task, Any] = {
     "classification": AutoModelForSequenceClassification,
     "causal-lm": AutoModelForCausalLM,
 }
-HEAD_SUFFIX: dict[Task, str] = {"classification": "ForSequenceClassification", "causal-lm": "LMHeadModel"}
+HEAD_SUFFIXES: dict[Task, tuple[str, ...]] = {
+    "classification": ("ForSequenceClassification",),
+    "causal-lm": ("ForCausalLM", "LMHeadModel"),
+}
 
 
 def load_target(  # noqa: PLR0913 - the public interface, by keyword
@@ -45,13 +53,15 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     device: str | torch.device = "cpu",
     random_weights: bool = False,
     new_head: bool = False,
+    lora: Lora | None = None,
+    adapter: str | Path | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
 ) -> Target:
     """Load the model to audit.
 
     Args:
-        name: a name that `gradleak list models` shows, a directory, or a hub id (`organisation/model`).
+        name: a name that `gradleak list models` shows, a directory, a GGUF file, or a hub id (`organisation/model`).
         num_labels: classes of the classifier; by default the checkpoint's own, or 2. A classifier that the checkpoint
             has keeps its number unless `new_head` is set.
         seed: seed of every weight that the checkpoint does not have; the same name and seed give the same weights.
@@ -59,6 +69,9 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
         device: `cpu`, `cuda`, or `auto`.
         random_weights: build the architecture with weights from the seed and read no checkpoint.
         new_head: draw the classifier from the seed even if the checkpoint has one.
+        lora: put a fresh LoRA adapter on the model, drawn from the seed; clients then train and send that only.
+        adapter: the directory of a LoRA adapter as PEFT saves it, in place of a fresh one. A classifier that comes
+            with it takes the place of the checkpoint's.
         allow_pickle: also read checkpoints that are not safetensors. A pickle can run code: only for files you trust.
         trust_remote_code: run the code that comes with the model.
 
@@ -71,7 +84,13 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
         raise GradleakError(f"a classifier needs at least 2 labels, not {num_labels}")
     if seed < 0:
         raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
+    if lora is not None and adapter is not None:
+        raise GradleakError("a fresh adapter (--lora) and one from a directory (--adapter) exclude each other")
     trust = Trust(allow_pickle, trust_remote_code)
+    files = None if adapter is None else read_adapter(adapter, allow_pickle=allow_pickle)
+    if files is not None and files.classes is not None and task == "classification":
+        _refuse_other_classes(files.classes, num_labels, new_head)
+        num_labels, new_head = files.classes, True
     trained = False
     with torch.random.fork_rng(devices=[]):  # building a model draws weights; keep the caller's random state
         if name == "tiny":
@@ -82,7 +101,19 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
             model, tokenizer, trained = _checkpoint(name, num_labels, seed, task, new_head, trust)
     family = family_of(model.config.model_type)
     target = Target(model, tokenizer, family, name=name, task=task, seed=seed, trained_head=trained)
+    if lora is not None:
+        target = with_lora(target, lora)
+    if files is not None:
+        target = with_adapter(target, files)
     return target.to(resolve_device(device))
+
+
+def _refuse_other_classes(own: int, asked: int | None, new_head: bool) -> None:
+    """Raise a GradleakError if a classifier is asked for that is not the adapter's own."""
+    if new_head:
+        raise GradleakError(f"the adapter has a classifier of its own with {own} classes: leave out --new-head")
+    if asked not in (None, own):
+        raise GradleakError(f"the adapter's classifier has {own} classes, not {asked}: leave out --num-labels")
 
 
 def trained_classes(name: str, *, trust_remote_code: bool = False) -> int | None:
@@ -129,7 +160,7 @@ def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Tru
     if name in MODELS:
         tokenizer: Any = read_tokenizer(asset_path("tiny"))
         architecture = dict(MODELS[name].architecture)
-        if architecture["model_type"] == "gpt2":
+        if "causal-lm" in family_of(architecture["model_type"]).tasks:
             tokenizer = _without_special_tokens(tokenizer)
             architecture |= {"bos_token_id": None, "eos_token_id": None}
         config = AutoConfig.for_model(**architecture, pad_token_id=tokenizer.pad_token_id, num_labels=num_labels or 2)
@@ -163,6 +194,7 @@ def _checkpoint(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
+        family_of(config.model_type).adapt(model)
         tokenizer = read_tokenizer(source, trust)
     head = {f"{family_of(config.model_type).classifier(model, task)}.{part}" for part in ("weight", "bias")}
     if not new_head:
@@ -193,7 +225,7 @@ def _refuse_resizing(name: str, wanted: int, resized: list[Any], asked: int | No
 
 
 def _has_head(config: Any, task: Task) -> bool:  # noqa: ANN401
-    return any(str(kind).endswith(HEAD_SUFFIX[task]) for kind in config.architectures or [])
+    return any(str(kind).endswith(HEAD_SUFFIXES[task]) for kind in config.architectures or [])
 
 
 def _own_labels(config: Any, task: Task) -> int:  # noqa: ANN401
@@ -210,18 +242,17 @@ def _build(config: Any, task: Task) -> PreTrainedModel:  # noqa: ANN401
     family_of(config.model_type).check_task(task)
     with quiet():
         model: PreTrainedModel = MODEL_CLASSES[task].from_config(config, attn_implementation=ATTENTION)
+    family_of(config.model_type).adapt(model)
     return model
 
 
 def model_source(name: str) -> str:
     """Return the directory or hub id that a name stands for; raise a GradleakError for an unknown name."""
     if name in MODELS:
-        entry = MODELS[name]
-        spec = importlib.util.find_spec(entry.package) if entry.package else None
-        if spec is not None and spec.origin is not None:
-            return str(Path(spec.origin).parent / "model")
-        return str(entry.hub_id)
+        return _registered_source(name, MODELS[name])
     path = Path(name)
+    if path.suffix == GGUF and path.is_file():
+        return str(converted_gguf(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise GradleakError(f"{name} holds no model: there is no config.json in it")
@@ -231,6 +262,16 @@ def model_source(name: str) -> str:
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise unknown_name("model", name, MODELS) if "/" not in name else GradleakError(f"no such directory: {name}")
     return name
+
+
+def _registered_source(name: str, entry: ModelEntry) -> str:
+    spec = importlib.util.find_spec(entry.package) if entry.package else None
+    if spec is None or spec.origin is None:
+        if entry.hub_id is None:
+            raise GradleakError(f"the weights of '{name}' come in a package that is not installed: {entry.install}")
+        return entry.hub_id
+    weights = Path(spec.origin).parent / entry.weights
+    return str(converted_gguf(weights) if weights.suffix == GGUF else weights)
 
 
 def _without_special_tokens(tokenizer: Any) -> Any:  # noqa: ANN401

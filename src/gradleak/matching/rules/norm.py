@@ -1,4 +1,4 @@
-"""Gradient rule of LayerNorm."""
+"""Gradient rules of LayerNorm and RMSNorm."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from gradleak.matching.factors import Dense, Factor
 from gradleak.matching.rules.registry import LayerCall, register_grad_rule
+from gradleak.targets.norms import RmsNorm
 
 
 @register_grad_rule(nn.LayerNorm)
@@ -17,3 +18,9 @@ def layer_norm(layer: nn.LayerNorm, call: LayerCall) -> dict[str, Factor]:
     if layer.bias is not None:
         factors["bias"] = Dense(call.by_candidate(call.backprops).sum(dim=2))
     return factors
+
+
+@register_grad_rule(RmsNorm)
+def rms_norm(layer: RmsNorm, call: LayerCall) -> dict[str, Factor]:
+    """Return dγ = Σ δ ⊙ normalised input, whatever is added to γ."""
+    return {"weight": Dense(call.by_candidate(layer.normalise(call.activations) * call.backprops).sum(dim=2))}

@@ -264,8 +264,7 @@ def _privacy_loss(defenses: Sequence[Defense], batch_size: int, examples: int, s
 
 
 def _copied(target: Target) -> Target:
-    model = copy.deepcopy(target.model)
-    return Target(model, target.tokenizer, target.family, name=target.name, task=target.task, seed=target.seed)
+    return target.with_model(copy.deepcopy(target.model), target.adapter)
 
 
 @contextmanager

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gradleak.targets.layout import Family, Layer, Projection, Task, additive_mask, register
+from gradleak.targets.families.decoder import Decoder
+from gradleak.targets.layout import Layer, Projection, register
 
 
 @register
-class Gpt2(Family):
+class Gpt2(Decoder):
     """GPT-2 (Radford et al. 2019), as a classifier or as a causal language model."""
 
     name: ClassVar[str] = "gpt2"
     model_types: ClassVar[tuple[str, ...]] = ("gpt2",)
-    tasks: ClassVar[tuple[Task, ...]] = ("classification", "causal-lm")
+    body: ClassVar[str] = "transformer"
     word_embedding: ClassVar[str] = "transformer.wte"
     position_embedding: ClassVar[str | None] = "transformer.wpe"
-
-    def classifier(self, model: nn.Module, task: Task) -> str:
-        """Return the score layer, or the output layer that is tied to the word embedding."""
-        return "score" if task == "classification" else "lm_head"
 
     def layers(self, model: nn.Module) -> list[Layer]:
         """Return the decoder's blocks; `c_attn` holds query, key and value side by side."""
@@ -42,21 +38,3 @@ class Gpt2(Family):
             feed_forward_in=Projection(f"{prefix}.mlp.c_fc", transposed=True),
             feed_forward_out=Projection(f"{prefix}.mlp.c_proj", transposed=True),
         )
-
-    def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
-        """Return logits; as a classifier, those of the last token that is not padding.
-
-        Hugging Face finds that token from token ids, and wrongly takes the last position if it is given embeddings;
-        here the mask decides.
-        """
-        tokens = mask.shape[1]
-        later = torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).triu(1)
-        causal = additive_mask(mask, embeddings).expand(-1, -1, tokens, -1)
-        causal = causal.masked_fill(later, torch.finfo(embeddings.dtype).min)
-        decoder: Any = model.get_submodule("transformer")
-        hidden = decoder(inputs_embeds=embeddings, attention_mask=causal, use_cache=False).last_hidden_state
-        if task == "causal-lm":
-            return model.get_submodule("lm_head")(hidden)
-        last = mask.sum(dim=1) - 1
-        rows = torch.arange(len(hidden), device=hidden.device)
-        return model.get_submodule("score")(hidden[rows, last])
