@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradleak.errors import GradleakError
     from gradleak.exchange import Knowledge, Reconstruction, Update
     from gradleak.federation import Client, FedAvg
-    from gradleak.targets import Target, load_target
+    from gradleak.targets import Lora, Target, load_target
 
 __all__ = [
     "ATTACKS",
@@ -29,6 +29,7 @@ __all__ = [
     "FedAvg",
     "GradleakError",
     "Knowledge",
+    "Lora",
     "Reconstruction",
     "Target",
     "Update",
@@ -45,6 +46,7 @@ _HOMES = {
     "FedAvg": "gradleak.federation",
     "GradleakError": "gradleak.errors",
     "Knowledge": "gradleak.exchange",
+    "Lora": "gradleak.targets",
     "Reconstruction": "gradleak.exchange",
     "Target": "gradleak.targets",
     "Update": "gradleak.exchange",

@@ -162,6 +162,33 @@ def check_settings(instance: object) -> None:
         one.check(getattr(instance, name))
 
 
+def parse_settings_text(kind: type, text: str, option: str, form: str) -> dict[str, Any]:
+    """Read `steps=4,lr=5e-5` to values of the settings of a dataclass.
+
+    Args:
+        kind: the dataclass.
+        text: the settings.
+        option: where they were given, for errors.
+        form: what is expected there, for errors.
+
+    Raises:
+        GradleakError: if there is no such setting, or it takes no such value.
+    """
+    declared = settings_of(kind)
+    values: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise GradleakError(f"{option} takes {form}, not '{text}'")
+        if key not in declared:
+            raise unknown_name(f"setting of {option}", key, declared)
+        try:
+            values[key] = declared[key].parse(value)
+        except GradleakError:
+            raise GradleakError(f"{option} {key} takes {_KINDS[declared[key].kind]}, not '{value}'") from None
+    return values
+
+
 def settings_texts(values: Mapping[str, Any]) -> list[str]:
     """Return values of settings as `steps=4`, `lr=5e-05`, `shuffle=true`; those that are None are left out."""
     return [f"{name}={_value_text(value)}" for name, value in values.items() if value is not None]

@@ -277,7 +277,7 @@ def test_a_file_of_other_software_is_taken_as_a_gradient(tmp_path: Path, metadat
 
 
 GOOD = {"kind": "difference", "learning_rate": "0.1", "steps": "2"}
-ORIGIN = {f"target.{k}": str(v) for k, v in vars(GRADIENT.origin).items()}
+ORIGIN = {f"target.{k}": v for k, v in GRADIENT.origin.metadata.items()}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 from gradleak.errors import unknown_name
 
 _NAMES = ("tiny", "prior")
+_PUBLIC_TEXT = "rotten_tomatoes"
 
 
 def embedded_names() -> tuple[str, ...]:
@@ -31,3 +32,10 @@ def asset_path(name: str) -> Path:
     if name not in _NAMES:
         raise unknown_name("embedded model", name, _NAMES)
     return Path(__file__).resolve().parent / name
+
+
+def sample_texts() -> tuple[str, ...]:
+    """Return sentences of a shipped sample, last one first, for training on public text: attacks begin at its start."""
+    path = Path(__file__).resolve().parent / "datasets" / f"{_PUBLIC_TEXT}.tsv"
+    rows = path.read_text(encoding="utf-8").split("\n")[1:]
+    return tuple(row.partition("\t")[2] for row in reversed(rows) if row)

@@ -35,7 +35,7 @@ NEEDS: dict[str, Callable[[Target, Update], bool]] = {
     "attention gradients": lambda target, update: (
         bool(target.layers) and target.layers[0].query.weight in update.tensors
     ),
-    "classifier gradients": lambda target, update: f"{target.classifier}.weight" in update.tensors,
+    "classifier gradients": lambda target, update: target.classifier_weight in update.tensors,
     "gradients of layers": lambda target, update: bool(update.tensors.keys() - target.embedding_parameters),
 }
 """What an attack may need of an update, and the test whether an update has it."""

@@ -16,7 +16,8 @@ from gradleak.defenses import Defense, defend, defend_examples, defense_stream, 
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge, Update
 from gradleak.federation import Client, Embeddings, FedAvg, Precision, WireFormat, check_batch, sum_updates
-from gradleak.targets import Target, Task, load_target
+from gradleak.targets import Lora, Target, Task, load_target
+from gradleak.targets.dropout import own_dropouts
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class TargetSpec:
     task: Task = "classification"
     random_weights: bool = False
     new_head: bool | None = None
+    lora: Lora | None = None
+    adapter: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON; the settings of an adapter as far as they differ from the defaults."""
+        return asdict(self) | {"lora": None if self.lora is None else self.lora.as_dict()}
 
     def load(
         self, seed: int = 0, device: str = "auto", *, allow_pickle: bool = False, trust_remote_code: bool = False
@@ -41,6 +48,8 @@ class TargetSpec:
             device=device,
             random_weights=self.random_weights,
             new_head=bool(self.new_head),
+            lora=self.lora,
+            adapter=self.adapter,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
         )
@@ -105,7 +114,7 @@ class ClientSettings:
 
     def client(self, target: Target, seed: int | None) -> Client:
         """Return a client with these settings."""
-        if self.rate is not None and {self.rate} != set(target.dropouts.values()) - {0.0}:
+        if self.rate is not None and {self.rate} != {module.p for module in own_dropouts(target)}:
             raise GradleakError(
                 f"dropout {self.rate:g} needs a model of that rate: call set_dropout(target, rate) first"
             )

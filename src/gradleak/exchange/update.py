@@ -16,7 +16,8 @@ from torch import Tensor
 from gradleak.errors import GradleakError
 from gradleak.exchange.protocol import FedAvg, Precision, Protocol, WireFormat
 from gradleak.settings import settings_of
-from gradleak.targets import Target
+from gradleak.targets import Lora, Target
+from gradleak.targets.adapters.adapter import is_adapter_name
 
 FORMAT = "gradleak-update"
 Kind = Literal["gradient", "difference"]
@@ -33,11 +34,57 @@ class Origin:
     seed: int
     fingerprint: str
     trained_head: bool | None = None  # whether its classifier is the checkpoint's own; None in files of older versions
+    lora: Lora | None = None  # the settings of a fresh adapter, which is built from them and the seed
+    adapter: str | None = None  # the fingerprint of an adapter from a directory
 
     @classmethod
     def of(cls, target: Target) -> Origin:
         """Return the identity of a target."""
-        return cls(target.name, target.task, target.num_labels, target.seed, target.fingerprint, target.trained_head)
+        lora = None if target.adapter is None else target.adapter.lora
+        return cls(
+            target.name,
+            target.task,
+            target.num_labels,
+            target.seed,
+            target.fingerprint,
+            target.trained_head,
+            lora,
+            target.adapter_fingerprint if target.adapter is not None and lora is None else None,
+        )
+
+    def check(self, target: Target) -> None:
+        """Raise a GradleakError unless this is the identity of `target`."""
+        if self.adapter is not None and target.adapter is not None and self.adapter != target.adapter_fingerprint:
+            raise GradleakError(
+                f"the update was computed on another adapter ({self.adapter[:12]}) than {target.adapter.in_words} "
+                f"({target.adapter_fingerprint[:12]}): give --adapter the one before training"
+            )
+        if self.fingerprint != target.fingerprint:
+            raise GradleakError(
+                f"the update was computed on other weights ({self.name}, seed {self.seed}, {self.fingerprint[:12]}) "
+                f"than those of {target.name}, seed {target.seed} ({target.fingerprint[:12]})"
+            )
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The identity for the metadata of a file; what only adapters have is left out without them."""
+        adapted = {"lora": self.lora, "adapter": self.adapter}
+        return {key: str(value) for key, value in vars(self).items() if key not in adapted or value is not None}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Origin:
+        """Read what `metadata` wrote; raise a KeyError or ValueError if that makes no sense."""
+        lora = metadata.get("lora")
+        return cls(
+            name=metadata["name"],
+            task=metadata["task"],
+            num_labels=int(metadata["num_labels"]),
+            seed=int(metadata["seed"]),
+            fingerprint=metadata["fingerprint"],
+            trained_head={"True": True, "False": False}.get(metadata.get("trained_head", "")),
+            lora=None if lora is None else Lora.parse(lora),
+            adapter=metadata.get("adapter"),
+        )
 
 
 @dataclass(frozen=True)
@@ -118,24 +165,22 @@ class Update:
         parameters = target.parameters
         for name, tensor in self.tensors.items():
             if name not in parameters:
-                raise GradleakError(f"the update's tensor '{name}' is not a parameter of {target.name}")
+                raise GradleakError(
+                    f"the update's tensor '{name}' is not a parameter of {target.name}{_hint(name, target)}"
+                )
             expected, found = tuple(parameters[name].shape), tuple(tensor.shape)
             if expected != found:
                 raise GradleakError(f"the update's tensor '{name}' has shape {found}; {target.name} expects {expected}")
             if not torch.isfinite(tensor).all():
                 raise GradleakError(f"the update's tensor '{name}' holds NaN or Inf")
-        if self.origin is not None and self.origin.fingerprint != target.fingerprint:
-            raise GradleakError(
-                f"the update was computed on other weights ({self.origin.name}, seed {self.origin.seed}, "
-                f"{self.origin.fingerprint[:12]}) than those of {target.name}, seed {target.seed} "
-                f"({target.fingerprint[:12]})"
-            )
+        if self.origin is not None:
+            self.origin.check(target)
 
     def save(self, path: str | Path) -> None:
         """Write the update as safetensors."""
         metadata = {"format": FORMAT, "schema": "1", "kind": self.kind} | self._protocol_metadata()
         if self.origin is not None:
-            metadata |= {f"target.{key}": str(value) for key, value in vars(self.origin).items()}
+            metadata |= {f"target.{key}": value for key, value in self.origin.metadata.items()}
         if Path(path).exists() and not Path(path).is_file():  # writing would replace a device file
             raise GradleakError(f"{path} is no ordinary file; give the name of one")
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
@@ -171,6 +216,15 @@ class Update:
         return cls(tensors, **_from_metadata(metadata, path))
 
 
+def _hint(name: str, target: Target) -> str:
+    """Return what may be missing where an update's tensor is not a parameter of the target."""
+    if not is_adapter_name(name):
+        return ""
+    if target.adapter is None:
+        return ": it is one of an adapter; give --adapter with the adapter before training, or --lora"
+    return f" with {target.adapter.in_words}"
+
+
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file."""
     _refuse_pickle(Path(path))
@@ -202,14 +256,9 @@ def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, A
             fields |= _training(metadata)
         fields |= _transport(metadata)
         if "target.name" in metadata:
-            fields["origin"] = Origin(
-                name=metadata["target.name"],
-                task=metadata["target.task"],
-                num_labels=int(metadata["target.num_labels"]),
-                seed=int(metadata["target.seed"]),
-                fingerprint=metadata["target.fingerprint"],
-                trained_head={"True": True, "False": False}.get(metadata.get("target.trained_head", "")),
-            )
+            prefix = "target."
+            target = {key.removeprefix(prefix): text for key, text in metadata.items() if key.startswith(prefix)}
+            fields["origin"] = Origin.from_metadata(target)
     except (KeyError, ValueError) as error:
         raise GradleakError(f"{path} has metadata that make no sense: {error}") from None
     return fields

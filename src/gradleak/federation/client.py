@@ -29,8 +29,8 @@ class Client:
     """A client of federated learning.
 
     Args:
-        target: the global model.
-        dropout: whether to train with the model's dropout, as fine-tuning does.
+        target: the global model. If it has adapters, the client trains and sends these, and with a classifier its head.
+        dropout: whether to train with the model's dropout, as fine-tuning does; that of adapters included.
         embeddings: which embedding gradients are sent, see `Embeddings`.
         fedavg: local training; None for FedSGD, one gradient of the mean loss over the batch.
         precision: number format of forward and backward passes; fp16 scales the loss, as Hugging Face's Trainer does.
@@ -140,10 +140,16 @@ def sent_parameters(target: Target, embeddings: str) -> list[str]:
         embeddings: one of `Embeddings`.
 
     Raises:
-        GradleakError: if it is none of them.
+        GradleakError: if it is none of them, or the embeddings of a model with adapters are to be trained.
     """
     if embeddings not in get_args(Embeddings):
         raise unknown_name("embeddings setting", embeddings, get_args(Embeddings))
+    if target.adapter is not None:
+        if embeddings != "frozen":
+            raise GradleakError(
+                f"embeddings {embeddings}: a client with adapters trains those alone; leave it at frozen"
+            )
+        return target.trained_parameters
     hidden: frozenset[str] = {
         "frozen": target.embedding_parameters,
         "words-frozen": target.word_parameters,

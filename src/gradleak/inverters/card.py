@@ -8,6 +8,7 @@ from typing import Any
 
 from gradleak.exchange import Origin
 from gradleak.inverters.settings import InverterSettings
+from gradleak.targets import Lora
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,9 @@ class Card(InverterSettings):
     def from_json(cls, text: str) -> Card:
         """Read a card from the text in an inverter's file."""
         values: dict[str, Any] = json.loads(text)
-        values["origin"] = Origin(**values["origin"])
+        origin = values["origin"]
+        lora = None if origin.get("lora") is None else Lora(**origin["lora"])
+        values["origin"] = Origin(**origin | {"lora": lora})
         for name in ("parameters", "defenses", "hidden"):
             values[name] = tuple(values[name])
         return cls(**{field.name: values[field.name] for field in fields(cls)})

@@ -40,7 +40,7 @@ def single_label(target: Target, gradient: Mapping[str, Tensor]) -> int | None:
 
     The gradient of the bias is p − y, probability minus truth (iDLG, Zhao et al. 2020).
     """
-    bias = gradient.get(f"{target.classifier}.bias")
+    bias = gradient.get(target.classifier_bias)
     if bias is None or target.task != "classification" or int((bias < 0).sum()) != 1:
         return None
     return int(bias.argmin())
@@ -58,7 +58,7 @@ def class_counts(target: Target, gradient: Mapping[str, Tensor], sequences: int)
         gradient: gradients by name; not clipped, which would pull all frequencies towards the predicted ones.
         sequences: the batch size.
     """
-    bias = gradient.get(f"{target.classifier}.bias")
+    bias = gradient.get(target.classifier_bias)
     if bias is None or bool((bias == 0).any()):  # pruned or masked
         return None
     predicted = predictions_for_random_texts(target)
@@ -119,12 +119,12 @@ def labels_from_classifier(
     The gradient is Σ_s (p_s − y_s) h_sᵀ / B. The classifier's inputs h_s and the probabilities p_s follow from the
     sequences, so y = p − B · dW H⁺: exact without dropout, close enough with it.
     """
-    observed = gradient.get(f"{target.classifier}.weight")
+    observed = gradient.get(target.classifier_weight)
     if target.task != "classification" or observed is None or not sequences:
         return None
     logits, inputs = classifier_pass(target, sequences)
     rows, weights = inputs.double(), observed.double()
-    bias = gradient.get(f"{target.classifier}.bias")
+    bias = gradient.get(target.classifier_bias)
     if bias is not None:  # the weight of a further input that is always 1
         rows = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)
         weights = torch.cat([weights, bias.double()[:, None]], dim=1)

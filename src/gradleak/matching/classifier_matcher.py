@@ -40,7 +40,7 @@ class ClassifierMatcher:
     """
 
     def __init__(self, target: Target, observed: Sequence[Mapping[str, Tensor]], distance: Distance) -> None:
-        names = {kind: f"{target.classifier}.{kind}" for kind in ("weight", "bias")}
+        names = {"weight": target.classifier_weight, "bias": target.classifier_bias}
         self._names = {kind: name for kind, name in names.items() if name in observed[0]}
         if target.task != "classification" or not self._names:
             raise GradleakError(f"there is no classifier gradient of {target.name} to compare")

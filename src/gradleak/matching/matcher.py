@@ -286,7 +286,7 @@ def select_parameters(target: Target, observed: Mapping[str, Tensor], selection:
     if selection == "all":
         return list(observed)
     if selection == "classifier":
-        return [name for name in observed if name.startswith(f"{target.classifier}.")]
+        return [name for name in observed if name in (target.classifier_weight, target.classifier_bias)]
     raise GradleakError(f"'{selection}' selects no parameters; use all or classifier")
 
 

@@ -5,6 +5,7 @@ an attack may ask (where the embeddings are, what the first layer's query matrix
 through its `Family`; no other room knows a layer by name. `layout.py` says how to add a family.
 """
 
+from gradleak.targets.adapters import AdaptedModule, Adapter, Lora
 from gradleak.targets.layout import FAMILIES, Family, Layer, Projection, Task, family_of, register
 from gradleak.targets.loading import load_target, resolve_device, trained_classes
 from gradleak.targets.losses import cross_entropy
@@ -15,8 +16,11 @@ from gradleak.targets.tokens import Tokens
 __all__ = [
     "FAMILIES",
     "MODELS",
+    "AdaptedModule",
+    "Adapter",
     "Family",
     "Layer",
+    "Lora",
     "Projection",
     "Target",
     "Task",

@@ -69,13 +69,20 @@ def _sites(target: Target, tokens: int) -> dict[str, DropoutSite]:
     return sites
 
 
+def own_dropouts(target: Target) -> list[nn.Dropout]:
+    """Return the model's dropout modules whose rate is not zero; adapters, whose rate is their own, are left out."""
+    adapted = tuple(f"{module.path}." for module in target.adapters)
+    modules = [(path, module) for path, module in target.model.named_modules() if isinstance(module, nn.Dropout)]
+    return [module for path, module in modules if module.p and not path.startswith(adapted)]
+
+
 def set_dropout(target: Target, rate: float) -> None:
-    """Set the rate of every dropout module whose rate is not zero, in place.
+    """Set the rate of every dropout module of the model whose rate is not zero, in place; adapters keep theirs.
 
     Raises:
         GradleakError: if the model has no dropout.
     """
-    modules = [module for module in target.model.modules() if isinstance(module, nn.Dropout) and module.p]
+    modules = own_dropouts(target)
     if not modules:
         raise GradleakError(f"{target.name} has no dropout whose rate could be {rate:g}")
     for module in modules:

@@ -20,6 +20,9 @@ from gradleak.assets import asset_path
 from gradleak.assets.storage import load_compact
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.targets import families
+from gradleak.targets.adapters.folder import read_adapter, with_adapter
+from gradleak.targets.adapters.fresh import with_lora
+from gradleak.targets.adapters.lora import Lora
 from gradleak.targets.attention import NAME as ATTENTION
 from gradleak.targets.gguf import SUFFIX as GGUF
 from gradleak.targets.gguf import converted_gguf
@@ -50,6 +53,8 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     device: str | torch.device = "cpu",
     random_weights: bool = False,
     new_head: bool = False,
+    lora: Lora | None = None,
+    adapter: str | Path | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
 ) -> Target:
@@ -64,6 +69,9 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
         device: `cpu`, `cuda`, or `auto`.
         random_weights: build the architecture with weights from the seed and read no checkpoint.
         new_head: draw the classifier from the seed even if the checkpoint has one.
+        lora: put a fresh LoRA adapter on the model, drawn from the seed; clients then train and send that only.
+        adapter: the directory of a LoRA adapter as PEFT saves it, in place of a fresh one. A classifier that comes
+            with it takes the place of the checkpoint's.
         allow_pickle: also read checkpoints that are not safetensors. A pickle can run code: only for files you trust.
         trust_remote_code: run the code that comes with the model.
 
@@ -76,7 +84,13 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
         raise GradleakError(f"a classifier needs at least 2 labels, not {num_labels}")
     if seed < 0:
         raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
+    if lora is not None and adapter is not None:
+        raise GradleakError("a fresh adapter (--lora) and one from a directory (--adapter) exclude each other")
     trust = Trust(allow_pickle, trust_remote_code)
+    files = None if adapter is None else read_adapter(adapter, allow_pickle=allow_pickle)
+    if files is not None and files.classes is not None and task == "classification":
+        _refuse_other_classes(files.classes, num_labels, new_head)
+        num_labels, new_head = files.classes, True
     trained = False
     with torch.random.fork_rng(devices=[]):  # building a model draws weights; keep the caller's random state
         if name == "tiny":
@@ -87,7 +101,19 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
             model, tokenizer, trained = _checkpoint(name, num_labels, seed, task, new_head, trust)
     family = family_of(model.config.model_type)
     target = Target(model, tokenizer, family, name=name, task=task, seed=seed, trained_head=trained)
+    if lora is not None:
+        target = with_lora(target, lora)
+    if files is not None:
+        target = with_adapter(target, files)
     return target.to(resolve_device(device))
+
+
+def _refuse_other_classes(own: int, asked: int | None, new_head: bool) -> None:
+    """Raise a GradleakError if a classifier is asked for that is not the adapter's own."""
+    if new_head:
+        raise GradleakError(f"the adapter has a classifier of its own with {own} classes: leave out --new-head")
+    if asked not in (None, own):
+        raise GradleakError(f"the adapter's classifier has {own} classes, not {asked}: leave out --num-labels")
 
 
 def trained_classes(name: str, *, trust_remote_code: bool = False) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gradleak.errors import GradleakError
+from gradleak.targets.adapters.adapter import AdaptedModule, Adapter
 from gradleak.targets.layout import Family, Layer, Task
 from gradleak.targets.losses import BatchLoss, cross_entropy
 from gradleak.targets.tokens import Tokens, pad_rows
@@ -35,6 +36,9 @@ class Target:
         task: what the model does.
         seed: seed of weights that are not from a checkpoint (usually the head).
         trained_head: whether the classifier's weights are from a checkpoint.
+
+    Attributes:
+        adapter: the adapters in the model, which clients then train in place of its own weights; None without them.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Target:
         self.task: Task = task
         self.seed = seed
         self.trained_head = trained_head
+        self.adapter: Adapter | None = None
         self._loss = BatchLoss(self)
         self._fingerprint: tuple[Any, str] | None = None
         self._directions: tuple[Any, Tensor] | None = None
@@ -135,9 +140,15 @@ class Target:
             self._fingerprint = state, self._hash()
         return self._fingerprint[1]
 
-    def _hash(self) -> str:
+    @property
+    def adapter_fingerprint(self) -> str:
+        """SHA-256 over the names, shapes and values of what clients train: the adapters and their classifier."""
+        return self._hash(self.trained_parameters)
+
+    def _hash(self, names: Iterable[str] | None = None) -> str:
         digest = hashlib.sha256()
-        for name, parameter in sorted(self.parameters.items()):
+        for name in sorted(self.parameters if names is None else names):
+            parameter = self.parameters[name]
             digest.update(f"{name}{tuple(parameter.shape)}".encode())
             digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
         return digest.hexdigest()
@@ -146,8 +157,27 @@ class Target:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters by name; tied ones appear once."""
-        return dict(self.model.named_parameters())
+        """All parameters by name; tied ones appear once. Those of adapters have the names that PEFT saves them by."""
+        return {self._public_name(name): parameter for name, parameter in self.model.named_parameters()}
+
+    @cached_property
+    def _own_names(self) -> dict[str, str]:
+        """Names of the parameters in the model, by their public names."""
+        return {self._public_name(name): name for name, _ in self.model.named_parameters()}
+
+    def _public_name(self, name: str) -> str:
+        return name if self.adapter is None else self.adapter.public_name(name)
+
+    @cached_property
+    def trained_parameters(self) -> list[str]:
+        """Names of the parameters that clients may train: all, or those of the adapters and their classifier."""
+        adapter = self.adapter
+        return [name for name in self.parameters if adapter is None or adapter.trains(name)]
+
+    @property
+    def adapters(self) -> tuple[AdaptedModule, ...]:
+        """The adapted modules, first layer first; empty without adapters."""
+        return () if self.adapter is None else self.adapter.modules
 
     @cached_property
     def parameter_owners(self) -> dict[nn.Module, dict[str, str]]:
@@ -179,6 +209,16 @@ class Target:
         return self.family.classifier(self.model, self.task)
 
     @property
+    def classifier_weight(self) -> str:
+        """Name of the last linear layer's weight."""
+        return self._public_name(f"{self.classifier}.weight")
+
+    @property
+    def classifier_bias(self) -> str:
+        """Name of the last linear layer's bias, whether it has one or not."""
+        return self._public_name(f"{self.classifier}.bias")
+
+    @property
     def layers(self) -> list[Layer]:
         """The transformer layers, first one first."""
         return self.family.layers(self.model)
@@ -191,16 +231,22 @@ class Target:
     @cached_property
     def word_parameters(self) -> frozenset[str]:
         """Name of the word-embedding table's parameter."""
-        return frozenset({f"{self.family.word_embedding}.weight"})
+        return frozenset({self._public_name(f"{self.family.word_embedding}.weight")})
 
     @cached_property
     def embedding_parameters(self) -> frozenset[str]:
         """Names of the word, position and type embeddings and of their LayerNorm's parameters."""
-        return self.family.embedding_parameters(self.model)
+        return frozenset(map(self._public_name, self.family.embedding_parameters(self.model)))
 
     def _weight(self, path: str) -> Tensor:
         weight: Tensor = self.model.get_submodule(path).weight  # type: ignore[assignment]
         return weight
+
+    def with_model(self, model: nn.Module, adapter: Adapter | None = None) -> Target:
+        """Return a target with the same tokenizer, name and task around another model, which holds these adapters."""
+        other = Target(model, self.tokenizer, self.family, name=self.name, task=self.task, seed=self.seed)
+        other.trained_head, other.adapter = self.trained_head, adapter
+        return other
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Target:
         """Move the weights, and return the target."""
@@ -288,5 +334,5 @@ class Target:
             mask: see `sequence_losses`, like `labels`.
             labels: see `sequence_losses`.
         """
-        renamed = {f"model.{name}": value for name, value in parameters.items()}
+        renamed = {f"model.{self._own_names[name]}": value for name, value in parameters.items()}
         return torch.func.functional_call(self._loss, renamed, (inputs, mask, labels))

@@ -48,7 +48,7 @@ def attack(
     that nothing else was (docs/verified.md).
     """
     _check_source(text, client, choice)
-    read = (text.dataset, choice.update, model.model, *parse_settings(choice.settings).values())
+    read = (text.dataset, choice.update, model.model, model.adapter, *parse_settings(choice.settings).values())
     check_outputs([("--json", json_file)], read)
     chosen = choice.build(seed)
     if choice.update is not None:

@@ -12,7 +12,7 @@ from gradleak.cli.options.parse import check_outputs
 from gradleak.cli.options.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.options.shared import CLIENT, OUTPUT, JsonFile, PrivateSeed, Quiet
 from gradleak.cli.output.json_file import write_json
-from gradleak.cli.output.overview import protocol_words
+from gradleak.cli.output.overview import adapter_record, protocol_words
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural, sizes
 from gradleak.errors import GradleakError
@@ -70,7 +70,7 @@ def capture(
 
     With --before and --after in place of text, the update is that of a client that was trained by other software.
     """
-    sources = (text.dataset, model.model, before, after)
+    sources = (text.dataset, model.model, model.adapter, before, after)
     if before is not None or after is not None:
         _check_checkpoints(text, client, before, after, seed)
     elif bool(text.texts) == bool(text.dataset):
@@ -99,6 +99,7 @@ def capture(
         [
             ("wrote", f"{output}, {size / 2**20:.1f} MiB"),
             ("holds", f"{sizes(update)} of {target.name}, no text"),
+            *([("adapter", target.adapter.in_words)] if target.adapter else []),
             *details,
             ("attack it", f"gradleak attack --update {output}"),
         ]
@@ -111,6 +112,7 @@ def capture(
         "values": update.num_values,
         "model": target.name,
         "model_hash": target.fingerprint,
+        **adapter_record(target),
         **_client_record(sender, before, after),
         "seed": None,  # the client's seed is private
         "model_seed": target.seed,

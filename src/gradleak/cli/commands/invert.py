@@ -37,7 +37,7 @@ def train(
     *,
     folder: Folder,
     text: AuxiliaryChoice,
-    model: ModelChoice,
+    model: Annotated[ModelChoice, Without("lora", "adapter")],
     client: Annotated[ClientChoice, Without("fedavg", "precision", "send", "clients")],
     seed: Seed = 0,
     inverter: InverterChoice,

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradleak.errors import GradleakError, unknown_name
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
-    from gradleak.settings import Setting
+    from gradleak.targets import Lora
 
 FEDAVG_FORM = "steps=N,lr=RATE and maybe batch=N"
 
@@ -80,19 +80,11 @@ def parse_duration(text: str, option: str) -> float:
 def parse_fedavg(text: str | None) -> FedAvg | None:
     """Parse `steps=4,lr=5e-5,batch=1`, and further settings of `FedAvg`."""
     from gradleak.federation import FedAvg
-    from gradleak.settings import settings_of
+    from gradleak.settings import parse_settings_text
 
     if text is None:
         return None
-    declared = settings_of(FedAvg)
-    values: dict[str, Any] = {}
-    for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise GradleakError(f"--fedavg takes {FEDAVG_FORM}, not '{text}'")
-        if key not in declared:
-            raise unknown_name("setting of --fedavg", key, declared)
-        values[key] = _fedavg_value(declared[key], value)
+    values = parse_settings_text(FedAvg, text, "--fedavg", FEDAVG_FORM)
     length = () if "epochs" in values else ("steps",)
     missing = [key for key in (*length, "lr") if key not in values]
     if missing:
@@ -100,12 +92,11 @@ def parse_fedavg(text: str | None) -> FedAvg | None:
     return FedAvg(**values)
 
 
-def _fedavg_value(setting: Setting, text: str) -> Any:  # noqa: ANN401 - a value of the setting's type
-    words = {int: "a whole number", float: "a number", bool: "true or false"}
-    try:
-        return setting.parse(text)
-    except GradleakError:
-        raise GradleakError(f"--fedavg {setting.name} takes {words[setting.kind]}, not '{text}'") from None
+def parse_lora(text: str | None) -> Lora | None:
+    """Parse `r=8,alpha=16,targets=q_proj+v_proj`, and further settings of `Lora`."""
+    from gradleak.targets import Lora
+
+    return None if text is None else Lora.parse(text, "--lora")
 
 
 def parse_device(text: str) -> str:

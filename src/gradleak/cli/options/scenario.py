@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from gradleak.cli.options.parse import parse_device, parse_fedavg, parse_whole_numbers
+from gradleak.cli.options.parse import parse_device, parse_fedavg, parse_lora, parse_whole_numbers
 from gradleak.cli.options.shared import (
+    AdapterFolder,
     AllowPickle,
     BatchSize,
     Clients,
@@ -19,6 +20,7 @@ from gradleak.cli.options.shared import (
     FedAvgText,
     LabelColumn,
     Labels,
+    LoraText,
     Model,
     ModelSeed,
     NewHead,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from gradleak.data import Dataset, LabelMapping
     from gradleak.defenses import Defense
     from gradleak.exchange import Origin
-    from gradleak.targets import Target
+    from gradleak.targets import Lora, Target
 
 DEFAULT_MODEL = "tiny"
 
@@ -134,6 +136,8 @@ class ModelChoice:
     new_head: NewHead = False
     task: Task = None
     random_weights: RandomWeights = False
+    lora: LoraText = None
+    adapter: AdapterFolder = None
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
     device: Device = "auto"
@@ -160,6 +164,7 @@ class ModelChoice:
             raise GradleakError("--model takes a name, a directory or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
+        lora = self._lora(origin)
         classes, new_head = self._head(model, task, max(2, num_labels) if num_labels else None, origin)
         spec = TargetSpec(
             model,
@@ -167,8 +172,27 @@ class ModelChoice:
             task,  # type: ignore[arg-type]  # load_target refuses other names
             self.random_weights,
             new_head or None,
+            lora,
+            None if self.adapter is None else str(self.adapter),
         )
         return spec.load(seed, device, allow_pickle=self.allow_pickle, trust_remote_code=self.trust_remote_code)
+
+    def _lora(self, origin: Origin | None) -> Lora | None:
+        """Return the settings of a fresh adapter: those of --lora, else those of the captured update.
+
+        Raises:
+            GradleakError: if the update was computed on an adapter that must be given.
+        """
+        if self.lora is not None and self.adapter is not None:
+            raise GradleakError("--lora and --adapter exclude each other: a fresh adapter, or one from a directory")
+        if origin is not None and origin.adapter is not None and self.adapter is None:
+            raise GradleakError(
+                f"the update was computed on an adapter of {origin.name} with the fingerprint {origin.adapter[:12]}, "
+                "which its file does not hold: give --adapter DIR, the adapter before training"
+            )
+        if self.lora is None and self.adapter is None and origin is not None:
+            return origin.lora
+        return parse_lora(self.lora)
 
     def _head(self, model: str, task: str, needed: int | None, origin: Origin | None) -> tuple[int | None, bool]:
         """Return the number of classes of a new classifier, and whether it replaces a trained one.
@@ -180,10 +204,13 @@ class ModelChoice:
             origin: the model of a captured update.
         """
         from gradleak.targets import trained_classes
+        from gradleak.targets.adapters.folder import adapter_classes
 
         own = None
         if needed and task == "classification" and not self.random_weights:
             own = trained_classes(model, trust_remote_code=self.trust_remote_code)
+        if self.adapter is not None and task == "classification":
+            own = adapter_classes(self.adapter, allow_pickle=self.allow_pickle) or own
         new_head = self.new_head
         if origin is not None and origin.trained_head is not None:  # the file says which head the client had
             new_head = new_head or not origin.trained_head

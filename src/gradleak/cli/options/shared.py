@@ -106,6 +106,28 @@ AllowPickle = Annotated[
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that comes with a hub model.", rich_help_panel=MODEL)
 ]
+LoraText = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        metavar="r=8,alpha=16,…",
+        help="Put a fresh LoRA adapter on the model; clients train and send that alone. Further settings: "
+        "targets=q_proj+v_proj, dropout, rounds=1 (steps on public text first, so that B is not zero), rslora "
+        "(docs/clients.md).",
+        show_default=False,
+        rich_help_panel=MODEL,
+    ),
+]
+AdapterFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--adapter",
+        metavar="DIR",
+        help="The LoRA adapter that clients train and send: adapter_config.json and its weights, as PEFT saves them.",
+        show_default=False,
+        rich_help_panel=MODEL,
+    ),
+]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.", rich_help_panel=MODEL)]
 
 # --- client ----------------------------------------------------------------------------------------------------------

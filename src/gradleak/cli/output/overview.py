@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gradleak.audit.scenario import CapturedBatch
     from gradleak.cli.options.scenario import DefendedClient, PrivateText
     from gradleak.exchange import Update
+    from gradleak.targets import Target
 
 Rows = tuple[tuple[str, str], ...]
 
@@ -106,6 +107,7 @@ def overview(plan: AttackPlan, description: PlanDescription) -> list[tuple[str, 
     task = f"{target.num_labels} classes{head}" if target.task == "classification" else "language model"
     return [
         ("model", f"{target.name}: {target.family.name}, {count:,} parameters, {task}, hash {target.fingerprint[:12]}"),
+        *((("adapter", target.adapter.in_words),) if target.adapter else ()),
         *description.rows,
         ("attack", f"{attack.name}: {attack.paper}"),
         ("preset", _preset_words(description.preset, attack)),
@@ -129,7 +131,16 @@ def scenario_record(plan: AttackPlan, description: PlanDescription) -> dict[str,
         "head_seed": target.seed,
         "device": target.device.type,
     }
+    record |= adapter_record(target)
     return record if plan.budget is None else record | {"budget": plan.budget}
+
+
+def adapter_record(target: Target) -> dict[str, Any]:
+    """Return the adapter of a target for JSON: the settings of a fresh one, or the directory; empty without one."""
+    adapter = target.adapter
+    if adapter is None:
+        return {}
+    return {"lora": adapter.lora.as_dict()} if adapter.lora else {"adapter": str(adapter.folder)}
 
 
 def _preset_words(preset: str, attack: Attack) -> str:

@@ -46,7 +46,7 @@ class Cell(ABC):
         return described
 
     def _described(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"target": self.target.as_dict()}
 
     @cached_property
     def id(self) -> str:

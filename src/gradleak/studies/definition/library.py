@@ -9,13 +9,15 @@ import hashlib
 import json
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from gradleak.audit.scenario import TargetSpec
 from gradleak.data import Dataset, load_dataset, parse_take
 from gradleak.errors import GradleakError
 from gradleak.studies.definition.specs import DataSpec
 from gradleak.targets import trained_classes
-from gradleak.targets.identity import weights_hash
+from gradleak.targets.adapters.folder import adapter_classes
+from gradleak.targets.identity import folder_hash, weights_hash
 
 
 class Library:
@@ -53,6 +55,10 @@ class Library:
 
     def trained_classes(self, target: TargetSpec) -> int | None:
         """Return the number of classes of the model's trained head; None if it has none, or the head is replaced."""
+        if target.adapter is not None:
+            own = adapter_classes(target.adapter)
+            if own is not None:
+                return own
         if target.random_weights or target.new_head:
             return None
         if target.name not in self._heads:
@@ -65,7 +71,9 @@ class Library:
         key = (spec.name, spec.random_weights)
         if key not in self._weights:
             self._weights[key] = weights_hash(*key)
-        return self._weights[key]
+        if spec.adapter is None:
+            return self._weights[key]
+        return f"{self._weights[key]} {folder_hash(Path(spec.adapter).expanduser())}"
 
     def sentences_hash(self, spec: DataSpec) -> str:
         """Return a SHA-256 of the texts and labels in the range that is taken."""

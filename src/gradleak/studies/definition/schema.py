@@ -33,7 +33,8 @@ from gradleak.studies.definition.reading import (
     whole,
 )
 from gradleak.studies.definition.specs import AttackSpec, DataSpec, is_known_defense
-from gradleak.targets import MODELS, Task
+from gradleak.targets import MODELS, Lora, Task
+from gradleak.targets.adapters.folder import adapter_classes
 
 LARGEST_SEED = 2**32 - 1
 BATCHES_PER_CELL = 8
@@ -46,6 +47,8 @@ def target(value: object, place: Place) -> TargetSpec:
     # An unknown name is refused here, or it would fail once in every cell.
     if "/" not in spec.name and spec.name not in MODELS and not os.path.isdir(spec.name):
         raise place.error(unknown_name("model", spec.name, MODELS))
+    if spec.lora is not None and spec.adapter is not None:
+        raise place.error("lora and adapter exclude each other: give one of them")
     return spec
 
 
@@ -94,6 +97,20 @@ def fedavg(value: object, place: Place) -> FedAvg:
     return place.check(lambda: FedAvg(**values))
 
 
+def lora(value: object, place: Place) -> Lora:
+    """Read the table of a fresh adapter, or its text as on the command line."""
+    if isinstance(value, str):
+        return place.check(Lora.parse, value)
+    values = read_table(value, LORA, place)
+    return place.check(lambda: Lora(**values))
+
+
+def adapter(value: object, place: Place) -> str:
+    """Read the directory of an adapter; it is refused here if there is none in it."""
+    place.check(adapter_classes, text(value, place))
+    return str(value)
+
+
 def setting_key(setting: Setting) -> Key:
     """Return the key of a declared setting: the reader of its values, and its default."""
     default = REQUIRED if setting.default is MISSING else setting.default
@@ -103,6 +120,8 @@ def setting_key(setting: Setting) -> Key:
         return Key(flag, default)
     if setting.kind is int:
         return Key(whole(int(setting.least or 0)), default)
+    if setting.kind is str:
+        return Key(text, default)
     return Key(positive if setting.above == 0 else number, default)
 
 
@@ -167,12 +186,15 @@ def facts(names: list[object], place: Place) -> tuple[str, ...]:
     return tuple(fact for fact in FACTS if fact in names)
 
 
+LORA = {name: setting_key(setting) for name, setting in settings_of(Lora).items()}
 TARGET = {
     "name": Key(text),
     "num_labels": Key(whole(2), None),
     "task": one_of("task", get_args(Task)),
     "random_weights": Key(flag, False),
     "new_head": Key(new_head, None),
+    "lora": Key(lora, None),
+    "adapter": Key(adapter, None),
 }
 DATASET = {
     "name": Key(text),

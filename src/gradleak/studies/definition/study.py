@@ -154,10 +154,11 @@ STUDY = {
 
 
 def _with_targets(grid: AnyGrid, chosen: Sequence[TargetSpec]) -> AnyGrid:
-    """Return the grid with other models, each with task, classes and head of the grid's first model."""
+    """Return the grid with other models, each with task, classes, head and fresh adapter of the grid's first model."""
     first = grid.target[0]
     others = tuple(
-        replace(spec, task=first.task, num_labels=first.num_labels, new_head=first.new_head) for spec in chosen
+        replace(spec, task=first.task, num_labels=first.num_labels, new_head=first.new_head, lora=first.lora)
+        for spec in chosen
     )
     return replace(grid, target=others) if others else grid
 

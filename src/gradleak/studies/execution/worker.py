@@ -54,10 +54,11 @@ class Job:
         return cls(cell, library.get(cell.dataset))
 
     def anywhere(self) -> Job:
-        """Return the job with an absolute model path, for a worker whose current folder may differ."""
-        name = self.cell.target.name
-        place = os.path.abspath(name) if os.path.isdir(name) else name
-        return replace(self, cell=replace(self.cell, target=replace(self.cell.target, name=place)))
+        """Return the job with absolute paths of model and adapter, for a worker whose current folder may differ."""
+        spec = self.cell.target
+        place = os.path.abspath(spec.name) if os.path.isdir(spec.name) else spec.name
+        adapter = None if spec.adapter is None else os.path.abspath(os.path.expanduser(spec.adapter))
+        return replace(self, cell=replace(self.cell, target=replace(spec, name=place, adapter=adapter)))
 
 
 class JobRunner:

@@ -40,7 +40,11 @@ class FinishedCell:
     def target(self) -> str:
         """The model's name."""
         target = self.config["target"]
-        return f"{target['name']}{' (random weights)' if target.get('random_weights') else ''}"
+        lora, adapter = target.get("lora"), target.get("adapter")
+        notes = ["random weights"] if target.get("random_weights") else []
+        notes += [f"LoRA {','.join(settings_texts(lora))}"] if lora else []
+        notes += [f"adapter {adapter}"] if adapter else []
+        return f"{target['name']} ({'; '.join(notes)})" if notes else str(target["name"])
 
     @property
     def defense(self) -> str:

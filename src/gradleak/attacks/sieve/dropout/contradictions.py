@@ -165,7 +165,7 @@ def _against_biases(target: Target, gradient: Mapping[str, Tensor], rows: Tensor
 
 
 def _against_softmax(target: Target, gradient: Mapping[str, Tensor], floor: float) -> Iterator[str]:
-    for name in (f"{target.classifier}.weight", f"{target.classifier}.bias"):
+    for name in (target.classifier_weight, target.classifier_bias):
         part = gradient.get(name)
         if part is not None and target.num_labels > 1 and part.any():
             share = float(part.double().sum(dim=0).norm() / part.double().norm())
