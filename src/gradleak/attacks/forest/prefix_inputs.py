@@ -1,0 +1,121 @@
+"""What enters a decoder's linear maps at the end of a prefix: with causal attention it depends on the prefix alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.forest.sites import InputSite
+from gradleak.targets import Target
+from gradleak.targets.hooks import captured_calls
+
+Prefix = tuple[int, ...]
+"""Token ids from the beginning of a text."""
+
+REPEATS = 3
+"""A text may begin with one token repeated so many times, at most."""
+
+TEXTS = 16
+"""How many whole texts are computed at a time."""
+
+ROWS = 512
+"""How many extended prefixes are computed at a time."""
+
+
+class PrefixInputs:
+    """Computes the inputs of an update's sites for prefixes extended by one token.
+
+    Args:
+        target: a decoder.
+        sites: the sites, in the order in which a forward pass reaches them.
+    """
+
+    def __init__(self, target: Target, sites: Sequence[InputSite]) -> None:
+        self.target = target
+        self.sites = list(sites)
+        self._body: Any = target.model.get_submodule(target.family.body)  # type: ignore[attr-defined]
+        self._scale = target.family.embedding_scale(target.config)
+
+    def extended(self, prefixes: Sequence[Prefix], tokens: Tensor, sites: Sequence[int]) -> list[Tensor]:
+        """Return for each of `sites` the inputs of all prefixes extended by all tokens `[prefixes · tokens, width]`.
+
+        Args:
+            prefixes: of one length.
+            tokens: token ids.
+            sites: indices of sites, in order; the forward pass ends at the last of them.
+        """
+        step = max(1, ROWS // len(tokens))
+        parts = []
+        for start in range(0, len(prefixes), step):
+            some = prefixes[start : start + step]
+            for chunk in torch.split(tokens, ROWS):
+                parts.append((len(some), self._extend(some, chunk, sites)))
+        return [torch.cat([part[number] for _, part in parts]) for number in range(len(sites))]
+
+    def of_prefixes(self, prefixes: Sequence[Prefix], sites: Sequence[int]) -> list[Tensor]:
+        """Return for each of `sites` the input at the end of each prefix `[prefixes, width]`."""
+        places: dict[Prefix, tuple[int, int]] = {}
+        texts = longest_prefixes(prefixes)
+        for number, text in enumerate(texts):
+            places |= {text[:length]: (number, length - 1) for length in range(1, len(text) + 1)}
+        found: list[list[Tensor]] = []
+        for start in range(0, len(texts), TEXTS):
+            # padding on the right needs no mask: with causal attention no token sees it
+            ids = self.target.pad(texts[start : start + TEXTS]).ids
+            found.append(self._captured(ids, sites, {"use_cache": False}, whole=True))
+        where = [places[prefix] for prefix in prefixes]
+        return [
+            torch.stack([found[text // TEXTS][number][text % TEXTS, place] for text, place in where])
+            for number in range(len(sites))
+        ]
+
+    def of_tokens(self, site: int, tokens: Tensor, position: int = 0) -> Tensor:
+        """Return the input of a token-wise site for tokens at a position `[tokens, width]`."""
+        parts = []
+        for chunk in torch.split(tokens, 4096):
+            places = torch.full((len(chunk), 1), position, device=chunk.device)
+            parts.append(self._captured(chunk[:, None], [site], {"use_cache": False, "position_ids": places})[0])
+        return torch.cat(parts)
+
+    def _extend(self, prefixes: Sequence[Prefix], tokens: Tensor, sites: Sequence[int]) -> list[Tensor]:
+        ids = tokens.repeat(len(prefixes))[:, None]
+        if not prefixes[0]:
+            return self._captured(ids, sites, {"use_cache": False})
+        known = torch.tensor(prefixes, device=tokens.device)
+        from transformers import DynamicCache  # slow to import, and most attacks need no cache
+
+        cache = DynamicCache(config=self.target.config)
+        self._captured(known, sites, {"use_cache": True, "past_key_values": cache})
+        cache.batch_repeat_interleave(len(tokens))
+        return self._captured(ids, sites, {"use_cache": True, "past_key_values": cache})
+
+    @torch.no_grad()
+    def _captured(
+        self, ids: Tensor, sites: Sequence[int], options: dict[str, Any], *, whole: bool = False
+    ) -> list[Tensor]:
+        paths = [self.sites[number].path for number in sites]
+        embeddings = self.target.embed(ids)
+        embeddings = embeddings if self._scale == 1.0 else embeddings * self._scale
+        wanted = set(paths)
+        with captured_calls(self.target, list(wanted), stop=lambda calls: len(calls) == len(wanted)) as calls:
+            self._body(inputs_embeds=embeddings, **options)
+        found = {call.path: call.inputs if whole else call.inputs[:, -1] for call in calls}
+        return [self.sites[number].reduced(found[path]) for number, path in zip(sites, paths, strict=True)]
+
+
+def is_repeat(prefix: Prefix) -> bool:
+    """Return whether a prefix is one token repeated.
+
+    Attention over equal tokens is their common value, wherever they stand: with rotary positions such a prefix has the
+    inputs of the single token, and leaves no row of its own.
+    """
+    return len(prefix) > 1 and len(set(prefix)) == 1
+
+
+def longest_prefixes(prefixes: Sequence[Prefix]) -> list[Prefix]:
+    """Return the prefixes that no other extends, in order."""
+    inner = {prefix[:length] for prefix in prefixes for length in range(len(prefix))}
+    return [prefix for prefix in dict.fromkeys(prefixes) if prefix not in inner]
