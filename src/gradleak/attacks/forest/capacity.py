@@ -29,7 +29,7 @@ class Capacity:
         """Return the limits of an update with these sites."""
         first = sites[0]
         small = first.reduction is not None
-        return cls(first.width, first.width if small else len(first.rows), len(sites), small)
+        return cls(first.width, first.width if small else first.height, len(sites), small)
 
     def line(self, tokens: int | None) -> str:
         """Return the capacity as a note.

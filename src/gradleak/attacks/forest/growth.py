@@ -18,8 +18,8 @@ from gradleak.attacks.forest.prefix_inputs import REPEATS, Prefix, PrefixInputs,
 from gradleak.attacks.forest.residual import Residual
 from gradleak.exchange import Deadline
 
-FEW, MOST = 2, 6
-"""Sites that test a candidate of a membership growth: the first alone decides about most, then these many."""
+MOST = 6
+"""Sites that test a candidate of a membership growth, at most; the first of them alone rejects most."""
 
 MEMBER = 0.02
 """A prefix belongs to the batch if the geometric mean over sites of the fraction outside the row space is below this.
@@ -118,15 +118,11 @@ class PrefixPool:
 
     def extend(self, prefixes: Sequence[Prefix]) -> None:
         """Add every extension of these prefixes by one token."""
-        by_length: dict[int, list[Prefix]] = {}
-        for prefix in prefixes:
-            by_length.setdefault(len(prefix), []).append(prefix)
-        for group in by_length.values():
-            self.prefixes += [(*prefix, token) for prefix in group for token in self.tokens.tolist()]
-            for number, vectors in enumerate(self.inputs.extended(group, self.tokens, self.sites)):
-                vectors = self.residuals[number].weighted(vectors)
-                self._vectors[number].append(vectors)
-                self._new[number].append(self.residuals[number].new_part(vectors))
+        self.prefixes += [(*prefix, token) for prefix in prefixes for token in self.tokens.tolist()]
+        for number, vectors in enumerate(self.inputs.extended(prefixes, self.tokens, self.sites)):
+            vectors = self.residuals[number].weighted(vectors)
+            self._vectors[number].append(vectors)
+            self._new[number].append(self.residuals[number].new_part(vectors))
 
     def vectors(self, number: int) -> Tensor:
         """Return all candidates' inputs at one site `[candidates, width]`."""

@@ -29,7 +29,7 @@ def trailing_sites(sites: Sequence[InputSite]) -> list[int]:
     for number in reversed(range(len(sites))):
         if sites[number].reduction is None and not sites[number].tokenwise:
             chosen.insert(0, number)
-        if sum(len(sites[index].rows) for index in chosen) >= EQUATIONS:
+        if sum(sites[index].height for index in chosen) >= EQUATIONS:
             break
     return chosen
 

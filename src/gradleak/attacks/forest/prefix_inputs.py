@@ -43,17 +43,16 @@ class PrefixInputs:
         """Return for each of `sites` the inputs of all prefixes extended by all tokens `[prefixes · tokens, width]`.
 
         Args:
-            prefixes: of one length.
+            prefixes: of any lengths.
             tokens: token ids.
             sites: indices of sites, in order; the forward pass ends at the last of them.
         """
         step = max(1, ROWS // len(tokens))
         parts = []
         for start in range(0, len(prefixes), step):
-            some = prefixes[start : start + step]
             for chunk in torch.split(tokens, ROWS):
-                parts.append((len(some), self._extend(some, chunk, sites)))
-        return [torch.cat([part[number] for _, part in parts]) for number in range(len(sites))]
+                parts.append(self._extend(prefixes[start : start + step], chunk, sites))
+        return [torch.cat([part[number] for part in parts]) for number in range(len(sites))]
 
     def of_prefixes(self, prefixes: Sequence[Prefix], sites: Sequence[int]) -> list[Tensor]:
         """Return for each of `sites` the input at the end of each prefix `[prefixes, width]`."""
@@ -81,24 +80,44 @@ class PrefixInputs:
         return torch.cat(parts)
 
     def _extend(self, prefixes: Sequence[Prefix], tokens: Tensor, sites: Sequence[int]) -> list[Tensor]:
-        ids = tokens.repeat(len(prefixes))[:, None]
-        if not prefixes[0]:
-            return self._captured(ids, sites, {"use_cache": False})
-        known = torch.tensor(prefixes, device=tokens.device)
-        from transformers import DynamicCache  # slow to import, and most attacks need no cache
+        """Run each prefix once, followed by all tokens side by side, which see the prefix and not one another."""
+        device, count = tokens.device, len(tokens)
+        longest = max(map(len, prefixes))
+        filler = int(tokens[0])
+        known = torch.tensor([[*p, *[filler] * (longest - len(p))] for p in prefixes], device=device, dtype=torch.long)
+        ids = torch.cat([known, tokens.expand(len(prefixes), -1)], dim=1)
+        lengths = torch.tensor([len(prefix) for prefix in prefixes], device=device)
+        places = torch.arange(longest, device=device)
+        sees = torch.eye(longest + count, dtype=torch.bool, device=device).repeat(len(prefixes), 1, 1)
+        sees[:, :longest, :longest] = (places[:, None] >= places)[None]
+        sees[:, longest:, :longest] = (places < lengths[:, None])[:, None]
+        positions = torch.cat([places.expand(len(prefixes), -1), lengths[:, None].expand(-1, count)], dim=1)
+        options = {"use_cache": False, "position_ids": positions}
+        found = self._captured(ids, sites, options, whole=True, sees=sees)
+        return [own[:, longest:].flatten(0, 1) for own in found]
 
-        cache = DynamicCache(config=self.target.config)
-        self._captured(known, sites, {"use_cache": True, "past_key_values": cache})
-        cache.batch_repeat_interleave(len(tokens))
-        return self._captured(ids, sites, {"use_cache": True, "past_key_values": cache})
+    def _masks(self, embeddings: Tensor) -> Any:  # noqa: ANN401 - one mask, or one for each type of layer
+        ones = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
+        return self.target.family.attention_masks(self.target.config, embeddings, ones)  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def _captured(
-        self, ids: Tensor, sites: Sequence[int], options: dict[str, Any], *, whole: bool = False
+        self,
+        ids: Tensor,
+        sites: Sequence[int],
+        options: dict[str, Any],
+        *,
+        whole: bool = False,
+        sees: Tensor | None = None,
     ) -> list[Tensor]:
         paths = [self.sites[number].path for number in sites]
         embeddings = self.target.embed(ids)
         embeddings = embeddings if self._scale == 1.0 else embeddings * self._scale
+        if sees is not None:
+            hidden = torch.zeros(sees.shape, dtype=embeddings.dtype, device=ids.device)
+            mask = hidden.masked_fill(~sees, torch.finfo(embeddings.dtype).min)[:, None]
+            own = self._masks(embeddings)
+            options = {**options, "attention_mask": dict.fromkeys(own, mask) if isinstance(own, dict) else mask}
         wanted = set(paths)
         with captured_calls(self.target, list(wanted), stop=lambda calls: len(calls) == len(wanted)) as calls:
             self._body(inputs_embeds=embeddings, **options)

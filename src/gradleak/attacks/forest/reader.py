@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
-from gradleak.attacks.forest.growth import PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
 from gradleak.attacks.forest.residual import Noise, Residual
-from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
+from gradleak.attacks.forest.selection import SolvedForest, without_superfluous
 from gradleak.attacks.forest.sites import InputSite, find_sites
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
 from gradleak.exchange import Deadline, Protocol
@@ -23,6 +23,9 @@ from gradleak.targets import Target
 
 ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
 """Called with the texts so far and the fraction of the update that they leave."""
+
+ENOUGH = 3
+"""Prefixes are tested one by one if at least so many sites show their whole row space."""
 
 TABLE = Noise(vectors=3e-7)
 """The vocabulary's vectors are rounded once; those of deeper layers have gone through many operations."""
@@ -128,28 +131,37 @@ class ForestReader:
     # --- prefixes ----------------------------------------------------------------------------------------------
 
     def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
-        residuals = {number: self._residual(number) for number in self.deep}
-        whole = [number for number in self.deep if not residuals[number].full]
-        if len(whole) >= min(3, len(self.deep)):
-            prefixes = grow_by_membership(
-                self.inputs, [residuals[number] for number in whole], whole, tokens_at, self.deadline
-            )
-            return self._solved(prefixes)
-        pool = PrefixPool(self.inputs, [residuals[number] for number in self.deep], self.deep, tokens)
-        most = min(int((1 + self.spare) * 2 * len(tokens)) + 8, min(r.rows.shape[1] for r in pool.residuals) - 1)
+        whole = self._whole_sites()
+        if len(whole) >= min(ENOUGH, len(self.deep)):
+            chosen = list(whole)
+            found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
+            prefixes = [prefix for prefix in found if not is_repeat(prefix)]
+            sites = sorted({*chosen, *trailing_sites(self.sites)})
+            sites = [number for number in sites if self.sites[number].reduction is None]
+            return self._selected(prefixes, sites, self.inputs.of_prefixes(prefixes, sites))
+        residuals = [self._residual(number) for number in self.deep]
+        pool = PrefixPool(self.inputs, residuals, self.deep, tokens)
+        most = min(int((1 + self.spare) * 2 * len(tokens)) + 8, min(r.rows.shape[1] for r in residuals) - 1)
         grow_by_pursuit(pool, most, self.deadline, lambda found: self.progress(longest_prefixes(found), 1.0))
-        prefixes = [pool.prefixes[number] for number in pool.picked]
-        chosen = torch.tensor(pool.picked, dtype=torch.long, device=tokens.device)
-        vectors = [pool.vectors(number)[chosen] for number in range(len(self.deep))]
-        return without_superfluous(prefixes, [self.sites[number].rows for number in self.deep], vectors)
+        picked = torch.tensor(pool.picked, dtype=torch.long, device=tokens.device)
+        vectors = [pool.vectors(number)[picked] for number in range(len(self.deep))]
+        return self._selected([pool.prefixes[number] for number in pool.picked], self.deep, vectors)
 
-    def _solved(self, found: list[Prefix]) -> SolvedForest:
-        prefixes = [prefix for prefix in found if not is_repeat(prefix)]
-        if not prefixes:
-            return SolvedForest([], [], [])
-        sites = [number for number in self.deep if self.sites[number].reduction is None]
-        vectors = self.inputs.of_prefixes(prefixes, sites)
-        return without_superfluous(prefixes, [self.sites[number].rows for number in sites], vectors)
+    def _whole_sites(self) -> dict[int, Residual]:
+        """Return the first deeper sites that show their whole row space."""
+        whole: dict[int, Residual] = {}
+        for examined, number in enumerate(self.deep, start=1):
+            residual = self._residual(number)
+            if not residual.full:
+                whole[number] = residual
+            if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
+                break
+        return whole
+
+    def _selected(self, prefixes: list[Prefix], sites: Sequence[int], vectors: list[Tensor]) -> SolvedForest:
+        if not prefixes or not sites:
+            return SolvedForest(prefixes, [], [], list(sites))
+        return without_superfluous(prefixes, list(sites), [self.sites[number].rows for number in sites], vectors)
 
     # --- texts -------------------------------------------------------------------------------------------------
 
@@ -169,11 +181,11 @@ class ForestReader:
 
     def _with_last_tokens(self, forest: SolvedForest) -> list[Prefix]:
         numbers = trailing_sites(self.sites)
-        if not numbers:
+        if not numbers or not forest.coefficients:
             return [forest.prefixes[leaf] for leaf in forest.leaves]
         sites: list[InputSite] = [self.sites[number] for number in numbers]
         texts = []
-        at = [self.deep.index(number) for number in numbers]
+        at = [forest.sites.index(number) for number in numbers]
         for leaf in forest.leaves:
             prefix = forest.prefixes[leaf]
             observed = torch.cat([forest.coefficients[place][leaf] for place in at])

@@ -26,11 +26,13 @@ class SolvedForest:
         prefixes: the prefixes.
         coefficients: by site, each prefix's coefficients in the rows `[prefixes, rows]`.
         left: by site, the fraction of the rows that they do not explain.
+        sites: the indices of the sites.
     """
 
     prefixes: list[Prefix]
     coefficients: list[Tensor]
     left: list[float]
+    sites: list[int]
 
     @property
     def explained(self) -> bool:
@@ -44,33 +46,36 @@ class SolvedForest:
         return [number for number, prefix in enumerate(self.prefixes) if prefix not in inner]
 
 
-def solve(prefixes: Sequence[Prefix], rows: Sequence[Tensor], vectors: Sequence[Tensor]) -> SolvedForest:
+def solve(
+    prefixes: Sequence[Prefix], sites: list[int], rows: Sequence[Tensor], vectors: Sequence[Tensor]
+) -> SolvedForest:
     """Solve for the prefixes' coefficients at every site.
 
     Args:
         prefixes: the prefixes.
+        sites: the indices of the sites.
         rows: by site, the rows `[rows, width]`.
         vectors: by site, the prefixes' inputs `[prefixes, width]`.
     """
     solved = [coefficients(own, inputs) for own, inputs in zip(rows, vectors, strict=True)]
-    return SolvedForest(list(prefixes), [one for one, _ in solved], [left for _, left in solved])
+    return SolvedForest(list(prefixes), [one for one, _ in solved], [left for _, left in solved], sites)
 
 
 def without_superfluous(
-    prefixes: Sequence[Prefix], rows: Sequence[Tensor], vectors: Sequence[Tensor], limit: float = VANISHES
+    prefixes: Sequence[Prefix], sites: list[int], rows: Sequence[Tensor], vectors: Sequence[Tensor]
 ) -> SolvedForest:
     """Return the forest without prefixes whose coefficients vanish; unless the others then explain less."""
-    whole = solve(prefixes, rows, vectors)
+    whole = solve(prefixes, sites, rows, vectors)
     shares = []
     for own, inputs in zip(whole.coefficients, vectors, strict=True):
         size = own.norm(dim=1) * inputs.double().norm(dim=1)
         shares.append(size / size.max().clamp(min=1e-300))
     weight = torch.stack(shares).median(dim=0).values
-    kept = {prefixes[number] for number in (weight > limit).nonzero().flatten().tolist()}
+    kept = {prefixes[number] for number in (weight > VANISHES).nonzero().flatten().tolist()}
     closed = {prefix[:length] for prefix in kept for length in range(1, len(prefix) + 1)}
     numbers = [number for number, prefix in enumerate(prefixes) if prefix in closed]
     if len(numbers) == len(prefixes) or not numbers:
         return whole
     chosen = torch.tensor(numbers, device=weight.device)
-    fewer = solve([prefixes[number] for number in numbers], rows, [own[chosen] for own in vectors])
+    fewer = solve([prefixes[number] for number in numbers], sites, rows, [own[chosen] for own in vectors])
     return fewer if fewer.explained or not whole.explained else whole

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,6 +57,11 @@ class InputSite:
         return self.maps[0].path
 
     @property
+    def height(self) -> int:
+        """The number of rows."""
+        return sum(len(part.rows) for part in self.maps)
+
+    @property
     def reduction(self) -> Tensor | None:
         """The matrix that is applied to the input before it is compared with the rows; None for none."""
         return self.maps[0].reduction
@@ -65,7 +71,7 @@ class InputSite:
         """The number of entries of a row."""
         return self.maps[0].rows.shape[1]
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
         """All rows in float64, each map's scaled to unit norm `[rows, width]`."""
         parts = [part.rows.double() for part in self.maps]
