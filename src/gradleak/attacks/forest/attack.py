@@ -76,4 +76,5 @@ def _finding(target: Target, reading: ForestReading, known: Knowledge) -> Findin
         verified=proof.verified,
         complete=proof.complete,
         labels_verified=proof.labels_verified,
+        settled=reading.settled,
     )

@@ -34,6 +34,10 @@ TOGETHER = 4
 CLEARLY = 0.7
 """A further pick before the next extension scores at least this fraction of the first."""
 
+FADED = 0.1
+"""In an update with visible noise, picking ends at scores below this fraction of the median pick's; true prefixes keep
+half of it and more, what noise offers has a hundredth."""
+
 DONE = 3e-5
 """A site is explained if less than this fraction of its rows is left."""
 
@@ -156,7 +160,9 @@ class PrefixPool:
         return all(residual.explained or residual.fraction < DONE for residual in self.residuals)
 
 
-def grow_by_pursuit(pool: PrefixPool, most: int, deadline: Deadline, report: Callable[[list[Prefix]], None]) -> None:
+def grow_by_pursuit(
+    pool: PrefixPool, most: int, deadline: Deadline, report: Callable[[list[Prefix]], None], *, noisy: bool = False
+) -> None:
     """Pick prefixes until they explain all sites' rows, `most` are picked, or the time is up; the pool holds them.
 
     Args:
@@ -164,17 +170,22 @@ def grow_by_pursuit(pool: PrefixPool, most: int, deadline: Deadline, report: Cal
         most: how many to pick at most.
         deadline: when to stop.
         report: called with the prefixes picked so far.
+        noisy: whether to stop at prefixes that score far less than those before, as noise is never quite explained.
     """
     pool.extend([()])
+    picked: list[float] = []
     while len(pool.picked) < most and not pool.explained and not deadline.passed:
         chosen: list[int] = []
         first = 0.0
         while len(chosen) < TOGETHER and not pool.explained:
             scores = pool.scores()
             best = int(scores.argmax())
-            if float(scores[best]) <= CLEARLY * first:
+            score = float(scores[best])
+            faded = noisy and bool(picked) and score < FADED * sorted(picked)[len(picked) // 2]
+            if score <= CLEARLY * first or faded:
                 break
-            first = first or float(scores[best])
+            first = first or score
+            picked.append(score)
             pool.pick(best)
             chosen.append(best)
         if not chosen:

@@ -19,7 +19,7 @@ from gradleak.attacks.forest.sites import InputSite
 from gradleak.targets import Target
 from gradleak.targets.hooks import forward_hooks
 
-EQUATIONS = 96
+EQUATIONS = 128
 """Sites are taken from the last one backwards until they give at least so many equations for a token."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ from gradleak.attacks.forest.capacity import Capacity
 from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
-from gradleak.attacks.forest.residual import Noise, Residual
-from gradleak.attacks.forest.selection import SolvedForest, without_superfluous
+from gradleak.attacks.forest.residual import Residual
+from gradleak.attacks.forest.rounding import RowNoise
+from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
 from gradleak.attacks.forest.sites import InputSite, find_sites
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
 from gradleak.exchange import Deadline, Protocol
@@ -27,8 +28,15 @@ ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
 ENOUGH = 3
 """Prefixes are tested one by one if at least so many sites show their whole row space."""
 
-TABLE = Noise(vectors=3e-7)
-"""The vocabulary's vectors are rounded once; those of deeper layers have gone through many operations."""
+FULL_SITES = 12
+"""Sites of a full update that a pursuit takes, about."""
+
+ROUNDED = 0.05
+"""Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
+
+TABLE = 3e-7
+"""Relative error of the vocabulary's vectors, which are rounded once; those of deeper layers have gone through many
+operations."""
 
 
 @dataclass
@@ -41,6 +49,7 @@ class ForestReading:
         left: the fraction of the update that is not explained.
         notes: one line for each fact.
         proof: what the update proves.
+        settled: whether the update was read to the end, though it may prove nothing.
     """
 
     texts: list[Prefix] = field(default_factory=list)
@@ -48,6 +57,7 @@ class ForestReading:
     left: float = 1.0
     notes: list[str] = field(default_factory=list)
     proof: Proof = field(default_factory=Proof)
+    settled: bool = False
 
 
 class ForestReader:
@@ -74,6 +84,7 @@ class ForestReader:
         self.target, self.gradient, self.protocol = target, gradient, protocol
         self.spare, self.deadline, self.progress = spare, deadline, progress
         self.sites = find_sites(target, gradient)
+        self.noise = RowNoise(target, gradient, protocol)
         self.inputs = PrefixInputs(target, self.sites)
         self.first = [number for number, site in enumerate(self.sites) if site.tokenwise]
         self.deep = [number for number, site in enumerate(self.sites) if not site.tokenwise]
@@ -86,10 +97,10 @@ class ForestReader:
         if not len(tokens):
             return ForestReading(notes=[capacity.line(None)])
         forest = self._grown(tokens, tokens_at)
-        found = len(forest.prefixes) if forest.explained else None
         reading = self._texts(forest)
-        reading.notes.insert(0, capacity.line(found if found is not None else len(tokens)))
-        if not forest.explained:
+        explained = forest.explained if self.noise.exact else reading.left < ROUNDED
+        reading.notes.insert(0, capacity.line(len(forest.prefixes) if explained else len(tokens)))
+        if not explained:
             reading.notes.append(
                 f"the prefixes found leave {100 * max(forest.left):.2g} % of a layer's rows unexplained"
             )
@@ -97,13 +108,17 @@ class ForestReader:
 
     # --- tokens ------------------------------------------------------------------------------------------------
 
-    def _residual(self, number: int, noise: Noise | None = None) -> Residual:
-        return Residual(self.sites[number].rows, noise)
+    def _residual(self, number: int) -> Residual:
+        rows, noise = self.noise.of(self.sites[number])
+        if self.sites[number].tokenwise:
+            noise = replace(noise, vectors=TABLE)
+        return Residual(rows, noise)
 
     def _tokens(self) -> tuple[Tensor, TokensAt]:
         """Return the tokens of the batch, and those that may stand at a position."""
-        residuals = [self._residual(number, TABLE) for number in self.first]
-        open_ended = any(residual.full for residual in residuals)
+        residuals = [self._residual(number) for number in self.first]
+        noisy = not self.noise.exact
+        open_ended = noisy or any(residual.full for residual in residuals)
         if self.target.family.position_embedding is not None:
             if open_ended:
                 return self.words[:0], lambda position: self.words[:0]
@@ -115,10 +130,12 @@ class ForestReader:
         tables = self._tables(0)
         if open_ended:
             most = min(residual.rows.shape[1] for residual in residuals) - 1
-            picked = pursue_tokens(tables, residuals, most, self.deadline)
-            if not all(residual.explained for residual in residuals):
-                picked = picked if self.deadline.hit else []
-            tokens = self.words[torch.tensor(take_back(tables[0], self.sites[self.first[0]].rows, picked), dtype=torch.long)]
+            picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy)
+            if not noisy:
+                all_found = all(residual.explained for residual in residuals)
+                kept = take_back(tables[0], self.sites[self.first[0]].rows, picked)
+                picked = kept if all_found or self.deadline.hit else []
+            tokens = self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
         else:
             tokens = tokens_in_span(tables, residuals)
         return tokens, lambda position: tokens
@@ -131,21 +148,36 @@ class ForestReader:
     # --- prefixes ----------------------------------------------------------------------------------------------
 
     def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
-        whole = self._whole_sites()
+        whole = self._whole_sites() if self.noise.exact else {}
         if len(whole) >= min(ENOUGH, len(self.deep)):
             chosen = list(whole)
             found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
             prefixes = [prefix for prefix in found if not is_repeat(prefix)]
             sites = sorted({*chosen, *trailing_sites(self.sites)})
             sites = [number for number in sites if self.sites[number].reduction is None]
-            return self._selected(prefixes, sites, self.inputs.of_prefixes(prefixes, sites))
-        residuals = [self._residual(number) for number in self.deep]
-        pool = PrefixPool(self.inputs, residuals, self.deep, tokens)
+            return self._selected(prefixes, {number: self._residual(number) for number in sites})
+        return self._pursued(tokens)
+
+    def _pursued(self, tokens: Tensor) -> SolvedForest:
+        sites = self._pursuit_sites()
+        residuals = [self._residual(number) for number in sites]
+        pool = PrefixPool(self.inputs, residuals, sites, tokens)
         most = min(int((1 + self.spare) * 2 * len(tokens)) + 8, min(r.rows.shape[1] for r in residuals) - 1)
-        grow_by_pursuit(pool, most, self.deadline, lambda found: self.progress(longest_prefixes(found), 1.0))
-        picked = torch.tensor(pool.picked, dtype=torch.long, device=tokens.device)
-        vectors = [pool.vectors(number)[picked] for number in range(len(self.deep))]
-        return self._selected([pool.prefixes[number] for number in pool.picked], self.deep, vectors)
+        noisy = not self.noise.exact
+
+        def report(found: list[Prefix]) -> None:
+            self.progress(longest_prefixes(found), sum(r.fraction for r in residuals) / len(residuals))
+
+        grow_by_pursuit(pool, most, self.deadline, report, noisy=noisy)
+        prefixes = [pool.prefixes[number] for number in pool.picked]
+        return self._selected(prefixes, dict(zip(sites, residuals, strict=True)))
+
+    def _pursuit_sites(self) -> list[int]:
+        """Return all deeper sites of adapters; of a full update, whose sites have many rows each, some."""
+        if self.target.adapter is not None:
+            return self.deep
+        step = max(1, len(self.deep) // FULL_SITES)
+        return sorted({*self.deep[::step], *trailing_sites(self.sites)})
 
     def _whole_sites(self) -> dict[int, Residual]:
         """Return the first deeper sites that show their whole row space."""
@@ -158,16 +190,21 @@ class ForestReader:
                 break
         return whole
 
-    def _selected(self, prefixes: list[Prefix], sites: Sequence[int], vectors: list[Tensor]) -> SolvedForest:
+    def _selected(self, prefixes: list[Prefix], residuals: Mapping[int, Residual]) -> SolvedForest:
+        sites = list(residuals)
         if not prefixes or not sites:
-            return SolvedForest(prefixes, [], [], list(sites))
-        return without_superfluous(prefixes, list(sites), [self.sites[number].rows for number in sites], vectors)
+            return SolvedForest(prefixes, [], [], sites)
+        vectors = self.inputs.of_prefixes(prefixes, sites)
+        weighted = [residuals[n].weighted(own.double()) for n, own in zip(sites, vectors, strict=True)]
+        rows = [residuals[n].weighted(self.sites[n].rows) for n in sites]
+        if self.noise.exact:
+            return without_superfluous(prefixes, sites, rows, weighted)
+        return solve(prefixes, sites, rows, weighted)
 
     # --- texts -------------------------------------------------------------------------------------------------
 
     def _texts(self, forest: SolvedForest) -> ForestReading:
         texts = [forest.prefixes[number] for number in forest.leaves]
-        left = max(forest.left, default=1.0)
         if not texts:
             return ForestReading(notes=["no text found"])
         labels = None
@@ -177,7 +214,14 @@ class ForestReader:
             labels = labels_from_classifier(self.target, self.gradient, texts)
         proof = prove_by_whole_gradient(self.target, self.gradient, texts, labels)
         notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
-        return ForestReading(texts, labels, min(left, proof.unexplained), notes, proof)
+        unexplained = proof.unexplained
+        if not proof.verified and unexplained < ROUNDED:
+            notes.append(
+                f"the texts explain all but {100 * unexplained:.2g} % of the update: about what rounding leaves, and "
+                "no proof"
+            )
+        settled = proof.verified or (not self.noise.exact and unexplained < ROUNDED)
+        return ForestReading(texts, labels, unexplained, notes, proof, settled)
 
     def _with_last_tokens(self, forest: SolvedForest) -> list[Prefix]:
         numbers = trailing_sites(self.sites)

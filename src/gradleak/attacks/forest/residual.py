@@ -39,13 +39,13 @@ class Residual:
     """Rows of an update, less what the vectors picked so far explain.
 
     Args:
-        rows: `[rows, width]` in float64.
+        rows: `[rows, width]` in float64, columns scaled as the noise says.
         noise: the noise of the rows and of the vectors that will be offered.
     """
 
     def __init__(self, rows: Tensor, noise: Noise | None = None) -> None:
         self.noise = noise or Noise()
-        self.rows = rows if self.noise.columns is None else rows * self.noise.columns
+        self.rows = rows
         self.left = self.rows.clone()
         self.picked = self.rows.new_zeros(0, rows.shape[1])  # orthonormal
         self._size = float(self.rows.norm())

@@ -16,6 +16,10 @@ SHORTLIST = 32
 VANISHED = 1e-5
 """A token whose coefficients are below this fraction of the largest was picked by mistake."""
 
+FADED, SPARE = 0.1, 8
+"""In an update with visible noise, tokens that score less than this fraction of the best are doubtful. As many of them
+are proposed as there are others, and these more: deeper layers decide."""
+
 MEMBER = 0.01
 """A token occurs if the geometric mean over sites of the fraction outside their row spaces is below this."""
 
@@ -34,7 +38,7 @@ def tokens_in_span(tables: Sequence[Tensor], residuals: Sequence[Residual]) -> T
 
 
 def pursue_tokens(
-    tables: Sequence[Tensor], residuals: Sequence[Residual], most: int, deadline: Deadline
+    tables: Sequence[Tensor], residuals: Sequence[Residual], most: int, deadline: Deadline, *, noisy: bool = False
 ) -> list[int]:
     """Return the tokens whose vectors explain the rows, in the order in which they were picked.
 
@@ -43,10 +47,12 @@ def pursue_tokens(
         residuals: by site, the update's rows; the picks are projected out of them.
         most: how many to pick at most.
         deadline: when to return those picked so far.
+        noisy: whether to stop once most picks are doubtful, as noise is never quite explained.
     """
     vectors = [residual.weighted(table) for residual, table in zip(residuals, tables, strict=True)]
     new = [residual.new_part(own) for residual, own in zip(residuals, vectors, strict=True)]
     picked: list[int] = []
+    certain, highest = 0, 0.0
     while len(picked) < most and not all(r.explained for r in residuals) and not deadline.passed:
         scores = sum(r.scores(v, n) for r, v, n in zip(residuals, vectors, new, strict=True) if not r.explained)
         assert isinstance(scores, Tensor)
@@ -54,6 +60,10 @@ def pursue_tokens(
         near = scores.topk(min(SHORTLIST, len(scores))).indices
         best = int(near[_scores([own[near].double() for own in vectors], residuals, weighted=True).argmax()])
         picked.append(best)
+        highest = max(highest, float(scores[best]))
+        certain += float(scores[best]) > FADED * highest
+        if noisy and len(picked) > 2 * certain + SPARE:
+            break
         for number, residual in enumerate(residuals):
             direction = residual.pick(vectors[number][best])
             if direction is not None:
