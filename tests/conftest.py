@@ -28,6 +28,12 @@ LLAMA: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+GEMMA: dict[str, Any] = LLAMA | {
+    "head_dim": 6,
+    "query_pre_attn_scalar": 5,
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 SMALL: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
     "roberta": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
@@ -46,6 +52,19 @@ SMALL: dict[str, dict[str, Any]] = {
     "mistral": LLAMA | {"sliding_window": 4},
     "qwen2": LLAMA | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
     "qwen3": LLAMA | {"head_dim": 6},
+    "gemma2": GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma3_text": GEMMA,
+    "gpt_neox": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "attention_dropout": 0.1,
+        "hidden_dropout": 0.1,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    },
+    "mpnet": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
 }
 SMALL_WITHOUT_ATTENTION: dict[str, dict[str, Any]] = {
     "textcnn": {"embedding_size": 12, "filters": 16, "windows": (2, 3)},
@@ -53,10 +72,18 @@ SMALL_WITHOUT_ATTENTION: dict[str, dict[str, Any]] = {
 }
 FAMILY_NAMES = tuple(SMALL)
 DECODERS = tuple(name for name in SMALL if "causal-lm" in family_of(name).tasks)
-TARGET_KINDS: list[tuple[str, Task]] = [
+ALL_KINDS: list[tuple[str, Task]] = [
     *((name, "classification") for name in SMALL),
     *((name, "causal-lm") for name in DECODERS),
 ]
+"""Every family with every task."""
+
+TARGET_KINDS: list[tuple[str, Task]] = [
+    *((name, "classification") for name in ("bert", "roberta", "distilbert", "albert", "gpt2", "gemma3_text")),
+    ("gpt2", "causal-lm"),
+    ("llama", "causal-lm"),
+]
+"""One of each kind of architecture, for tests that take longer."""
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "big", *string.ascii_lowercase[1:], ".", ","]
 
 
@@ -127,6 +154,13 @@ class PassesAfter(Deadline):
 
 @pytest.fixture(params=TARGET_KINDS, ids=["-".join(kind) for kind in TARGET_KINDS])
 def any_target(request: pytest.FixtureRequest) -> Target:
+    """Each kind of architecture in turn."""
+    family, task = request.param
+    return small_target(family, task)
+
+
+@pytest.fixture(params=ALL_KINDS, ids=["-".join(kind) for kind in ALL_KINDS])
+def every_target(request: pytest.FixtureRequest) -> Target:
     """Each family in turn, decoders also as language models."""
     family, task = request.param
     return small_target(family, task)

@@ -11,12 +11,22 @@ from gradleak.exchange import Update
 from gradleak.federation import Client
 from gradleak.targets import Target, Task
 
+WIDER_LLAMA: dict[str, Any] = {
+    "hidden_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+}
+WIDER_LLAMA |= {"sliding_window": 16}  # of a token further back than the windows reach nothing is sent
 WIDER: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},
     "roberta": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},
     "distilbert": {"dim": 96, "n_heads": 4, "hidden_dim": 96},
     "albert": {"embedding_size": 64, "hidden_size": 192, "num_attention_heads": 4, "intermediate_size": 96},
     "gpt2": {"n_embd": 96, "n_head": 4},
+    "mpnet": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},
+    "gpt_neox": {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 96},
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"), WIDER_LLAMA),
 }
 TEXTS = ["the cat sat on a mat", "big dog ran", "a red dog sat on the big mat ."]
 LABELS = [1, 0, 1]

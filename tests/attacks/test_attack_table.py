@@ -12,7 +12,7 @@ import pytest
 import torch
 from untrained_inverters import untrained_inverters
 
-from conftest import TARGET_KINDS, small_target
+from conftest import ALL_KINDS, TARGET_KINDS, small_target
 from gradleak.attacks import ATTACKS, DEFAULT_ATTACK, Attack, Dlg, Tag, find_attack
 from gradleak.attacks.base import NEEDS
 from gradleak.errors import GradleakError
@@ -116,6 +116,26 @@ def test_special_tokens_stand_at_their_places_and_nowhere_else(attack: str, fami
         inner = ids[len(before) : len(ids) - len(after)]
         assert ids == (*before, *inner, *after)
         assert not set(inner) & set(impossible_words(target).tolist())
+
+
+def each_other_kind_with_two_attacks() -> pytest.MarkDecorator:
+    """Run the kinds of target that the table above leaves out, each with two attacks, and every attack on some."""
+    pairs = []
+    for number, kind in enumerate(kind for kind in ALL_KINDS if kind not in TARGET_KINDS):
+        refused = LEARNT | (CLASSIFIERS_ONLY if kind[1] == "causal-lm" else set())
+        able = [name for name in QUICK if name not in refused]
+        pairs += [(able[(2 * number + step) % len(able)], *kind) for step in (0, 1)]
+    return pytest.mark.parametrize(("attack", "family", "task"), pairs)
+
+
+@each_other_kind_with_two_attacks()
+def test_every_family_is_attacked(attack: str, family: str, task: Task) -> None:
+    target = small_target(family, task)
+    update, known = captured(target)
+    result = quick(attack)(target, update, known, seed=4)
+    assert tuple(map(len, result.token_ids)) == known.lengths
+    assert math.isfinite(result.loss)
+    assert result.texts == tuple(target.decode(ids) for ids in result.token_ids)
 
 
 @each_attack_on_some_kind(0)

@@ -60,7 +60,7 @@ SHARED = {  # options of attack and capture alike
     ),
     "defense": (["--defense", "nose:1"], "unknown defense 'nose'; did you mean 'noise'?"),
     "defense value": (["--defense", "prune:7"], "defense prune takes a share"),
-    "model": (["--model", ""], "--model takes a name, a directory or a hub id, not ''"),
+    "model": (["--model", ""], "--model takes a name, a directory, a GGUF file or a hub id, not ''"),
     "task": (["--task", "causal"], "unknown task 'causal'; did you mean 'causal-lm'?"),
     "num-labels": (["--num-labels", "1"], "a classifier needs at least 2 labels, not 1"),
     "no labels": (["--num-labels", "0"], "a classifier needs at least 2 labels, not 0"),

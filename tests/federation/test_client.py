@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from conftest import FAMILY_NAMES, TARGET_KINDS, small_target
+from conftest import ALL_KINDS, FAMILY_NAMES, TARGET_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.exchange import Origin, Update
 from gradleak.federation import Client, FedAvg
-from gradleak.targets import Target, Task
+from gradleak.targets import Target, Task, family_of
 from gradleak.targets.dropout import dropout_masks
 
 TEXTS = ["the cat sat on a big red mat .", "dog ran", "a big cat", "red , red dog", "the mat"]
@@ -27,6 +27,11 @@ def twin_of(target: Target) -> Any:
     model = copy.deepcopy(target.model).requires_grad_()
     model.set_attn_implementation("eager")
     return model
+
+
+def twins_precision(family: str) -> torch.dtype:
+    """Return the precision in which a twin is exact: Hugging Face's rotary models compute softmax in float32."""
+    return torch.float32 if family_of(family).rotary else torch.float64
 
 
 def plain_loss(model: Any, target: Target, texts: Sequence[str], labels: Sequence[int]) -> Tensor:
@@ -70,13 +75,14 @@ def assert_unchanged(target: Target, before: dict[str, Any]) -> None:
 # --- FedSGD --------------------------------------------------------------------------------------------------------
 
 
-@every_kind
+@pytest.mark.parametrize(("family", "task"), ALL_KINDS)
 def test_fedsgd_sends_the_gradient_that_plain_autograd_gives(family: str, task: Task) -> None:
-    target = small_target(family, task, dtype=torch.float64)
+    target = small_target(family, task, dtype=twins_precision(family))
     update = Client(target, embeddings="trained").update(TEXTS, LABELS)
     assert update.kind == "gradient"
     assert update.origin == Origin.of(target)
     rounding = 1e-5 if task == "causal-lm" else 1e-9  # Hugging Face computes that loss in float32
+    rounding = 1e-4 if target.dtype == torch.float32 else rounding
     assert_tensors_close(update, plain_gradients(target), rtol=rounding, atol=rounding / 10)
 
 
@@ -135,7 +141,7 @@ def test_one_step_of_fedavg_is_minus_the_rate_times_the_gradient(family: str, ta
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @pytest.mark.parametrize("embeddings", ["frozen", "trained"])
 def test_several_steps_equal_a_loop_of_sgd_whose_batches_wrap_around(family: str, embeddings: Any) -> None:
-    target = small_target(family, dtype=torch.float64)
+    target = small_target(family, dtype=twins_precision(family))
     fedavg = FedAvg(steps=4, lr=0.1, batch=2)
     client = Client(target, embeddings=embeddings, fedavg=fedavg)
     model = twin_of(target)
@@ -147,7 +153,8 @@ def test_several_steps_equal_a_loop_of_sgd_whose_batches_wrap_around(family: str
         plain_loss(model, target, [TEXTS[row] for row in rows], [LABELS[row] for row in rows]).backward()
         optimizer.step()
     expected = {name: parameter.detach() - before[name] for name, parameter in trained.items()}
-    assert_tensors_close(client.update(TEXTS, LABELS), expected, rtol=1e-8)
+    rtol, atol = (1e-4, 1e-6) if target.dtype == torch.float32 else (1e-8, 1e-10)
+    assert_tensors_close(client.update(TEXTS, LABELS), expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("batch", [None, len(TEXTS)])
@@ -263,7 +270,9 @@ def test_dropout_at_rates_of_zero_changes_nothing() -> None:
     assert all(torch.equal(on.tensors[name], off.tensors[name]) for name in off.tensors)
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILY_NAMES) - {"albert", "roberta"}))  # they use a module twice
+@pytest.mark.parametrize(
+    "family", sorted(set(FAMILY_NAMES) - {"albert", "mpnet", "roberta"})
+)  # they use a module twice
 def test_an_update_with_dropout_is_the_gradient_under_the_masks_that_were_drawn(family: str) -> None:
     target = small_target(family, dtype=torch.float64)
     masks: dict[str, Tensor] = {}

@@ -17,13 +17,13 @@ from gradleak.leakage.perturbation import (
     noise_level,
     zero_fraction,
 )
-from gradleak.targets import Task, load_target
+from gradleak.targets import Task, family_of, load_target
 
 TEXTS = ["the cat sat on a mat", "dog ran"]
 
 
 @pytest.mark.parametrize("dropout", [False, True])
-@pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+@pytest.mark.parametrize(("family", "task"), [kind for kind in TARGET_KINDS if not family_of(kind[0]).rotary])
 def test_noise_is_measured_where_keys_have_a_bias(family: str, task: Task, dropout: bool) -> None:
     target = small_target(family, task)
     labels = [1, 0] if task == "classification" else None
@@ -34,6 +34,14 @@ def test_noise_is_measured_where_keys_have_a_bias(family: str, task: Task, dropo
     assert noise_level(target, noisy) == pytest.approx(0.01, rel=0.5)
     assert looks_noisy(target, noisy)
     assert not looks_noisy(target, update.gradient())
+
+
+def test_biases_of_rotated_keys_are_no_measure_of_noise() -> None:
+    target = small_target("qwen2")
+    update = Client(target).update(TEXTS, [1, 0]).gradient()
+    assert update[target.layers[0].key.bias].abs().max() > 1e-3 * update[target.layers[0].query.bias].abs().max()
+    assert noise_level(target, update) is None
+    assert not looks_noisy(target, update)
 
 
 def test_noise_is_measured_closely_on_the_embedded_model() -> None:

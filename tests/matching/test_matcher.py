@@ -199,7 +199,7 @@ def names_of(target: Target, part: str) -> list[str]:
     if part == "classifier":
         return select_parameters(target, target.parameters, "classifier")
     if part == "first layer":
-        maps = [projection.module for projection in vars(target.layers[0]).values()]
+        maps = [projection.module for projection in target.layers[0].projections]
         return [name for name in target.parameters if name.startswith(tuple(maps))]
     return [name for name in target.parameters if name not in target.embedding_parameters]
 

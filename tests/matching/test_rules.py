@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,12 @@ from oracle import oracle
 from test_matcher import close, draw, observe
 from torch import Tensor, nn
 
+from conftest import ALL_KINDS, DECODERS, small_target
 from gradleak.matching import Cosine, LayerCall, Matcher, register_grad_rule
 from gradleak.matching.factors import Dense, Factor
 from gradleak.matching.rules import RULES
-from gradleak.targets import Target
+from gradleak.targets import Target, Task
+from gradleak.targets.loading import MODEL_CLASSES
 
 
 class Scale(nn.Module):
@@ -44,7 +47,7 @@ def unregistered() -> Iterator[None]:
 
 
 def assert_equals_autograd(target: Target) -> Matcher:
-    observed, candidates = observe(target, victims=2), draw(target, (2, 3, 2, 5), seed=0)
+    observed, candidates = observe(target, victims=2), draw(target, (2, 3, 2, 6), seed=0)
     matcher = Matcher(target, observed, Cosine())
     expected = oracle(target, observed, Cosine(), candidates, matcher.parameters)
     assert close(matcher(candidates), expected, torch.float64)
@@ -79,3 +82,25 @@ def test_a_rule_covers_subclasses_of_its_layer(custom: Target) -> None:
     model.classifier = Wider(own.in_features, own.out_features, dtype=torch.float64)
     target = Target(model, custom.tokenizer, custom.family, name="wider")
     assert assert_equals_autograd(target).slow_parameters == ["dropout.factor"]
+
+
+@pytest.mark.parametrize(("family", "task"), ALL_KINDS, ids=["-".join(kind) for kind in ALL_KINDS])
+def test_the_rules_cover_every_layer_of_every_family(family: str, task: Task) -> None:
+    target = small_target(family, task, dtype=torch.float64)
+    assert assert_equals_autograd(target).slow_parameters == []
+
+
+@pytest.mark.parametrize("family", sorted(set(DECODERS) - {"gpt2", "gpt_neox"}))
+def test_norms_that_no_rule_knows_are_left_to_autograd(family: str) -> None:
+    own = small_target(family, dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        settings = copy.deepcopy(own.config)  # with Hugging Face's own norms and attention
+        model = MODEL_CLASSES["classification"].from_config(settings, attn_implementation="eager")
+    model.load_state_dict(own.model.state_dict())
+    target = Target(model, own.tokenizer, own.family, name="stock")
+    observed, candidates = observe(target), draw(target, (1, 2, 2, 6), seed=0)
+    matcher = Matcher(target, observed, Cosine())
+    expected = oracle(target, observed, Cosine(), candidates, matcher.parameters)
+    assert close(matcher(candidates), expected, torch.float32)
+    assert matcher.slow_parameters
+    assert all("norm" in name for name in matcher.slow_parameters)

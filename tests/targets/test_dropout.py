@@ -9,12 +9,12 @@ from eager_twin import PADDED_TEXTS, eager_twin, own_logits
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from conftest import TARGET_KINDS, small_target
+from conftest import ALL_KINDS, small_target
 from gradleak.errors import GradleakError
 from gradleak.targets import Target, Task
 from gradleak.targets.dropout import dropout_masks, dropout_sites, set_dropout
 
-every_kind = pytest.mark.parametrize(("family", "task"), TARGET_KINDS)
+every_kind = pytest.mark.parametrize(("family", "task"), ALL_KINDS)
 
 
 def logits_in_training(target: Target, seed: int) -> tuple[Tensor, dict[str, Tensor]]:

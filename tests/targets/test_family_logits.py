@@ -7,7 +7,7 @@ import torch
 from eager_twin import PADDED_TEXTS, eager_twin, own_logits
 from torch.testing import assert_close
 
-from conftest import DECODERS, FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, TARGET_KINDS, small_target
+from conftest import ALL_KINDS, DECODERS, FAMILY_NAMES, SMALL_WITHOUT_ATTENTION, small_target
 from gradleak.targets import Target, Task, cross_entropy
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -22,6 +22,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"sliding_window": None}),
     ("mistral", {"sliding_window": 1}),
     ("qwen2", {"use_sliding_window": False}),
+    ("gemma2", {"attn_logit_softcapping": None, "num_key_value_heads": 4, "sliding_window": 1}),
+    ("gemma3_text", {"layer_types": ["full_attention"] * 2}),
+    ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False, "rotary_pct": 1.0}),
+    ("mpnet", {"hidden_act": "relu"}),
     ("qwen3", {"attention_bias": True, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}),
 ]
 
@@ -40,8 +44,8 @@ def assert_agrees_with_its_twin(target: Target) -> None:
     assert_close(found, expected, rtol=tolerance, atol=tolerance / 10)
 
 
-def test_logits_equal_those_of_hugging_faces_eager_model_with_padding(any_target: Target) -> None:
-    assert_agrees_with_its_twin(any_target)
+def test_logits_equal_those_of_hugging_faces_eager_model_with_padding(every_target: Target) -> None:
+    assert_agrees_with_its_twin(every_target)
 
 
 @pytest.mark.parametrize(("family", "changes"), VARIANTS, ids=[f"{f}-{'-'.join(c)}" for f, c in VARIANTS])
@@ -49,18 +53,18 @@ def test_logits_follow_the_configuration(family: str, changes: dict[str, Any]) -
     assert_agrees_with_its_twin(small_target(family, **changes))
 
 
-def test_padding_does_not_change_a_texts_logits(any_target: Target) -> None:
-    any_target.to(dtype=torch.float64)
-    together = any_target.encode(PADDED_TEXTS)
+def test_padding_does_not_change_a_texts_logits(every_target: Target) -> None:
+    every_target.to(dtype=torch.float64)
+    together = every_target.encode(PADDED_TEXTS)
     with torch.no_grad():
-        rows = own_logits(any_target, together)
+        rows = own_logits(every_target, together)
         for row, length, text in zip(rows, together.lengths, PADDED_TEXTS, strict=True):
-            alone = own_logits(any_target, any_target.encode([text]))[0]
-            assert_close(row[:length] if any_target.task == "causal-lm" else row, alone)
+            alone = own_logits(every_target, every_target.encode([text]))[0]
+            assert_close(row[:length] if every_target.task == "causal-lm" else row, alone)
 
 
 @pytest.mark.parametrize(
-    ("family", "task"), [*TARGET_KINDS, *((family, "classification") for family in SMALL_WITHOUT_ATTENTION)]
+    ("family", "task"), [*ALL_KINDS, *((family, "classification") for family in SMALL_WITHOUT_ATTENTION)]
 )
 def test_the_loss_has_second_derivatives_that_are_right(family: str, task: Task) -> None:
     target = small_target(family, task, dtype=torch.float64)
@@ -113,17 +117,17 @@ def test_cross_entropy_of_classes_equals_that_of_their_one_hot_rows() -> None:
     assert_close(cross_entropy(logits, labels), cross_entropy(logits, torch.eye(7)[labels]))
 
 
-def test_other_parameters_can_be_given_for_the_loss_and_the_targets_own_stay(any_target: Target) -> None:
-    tokens = any_target.encode(PADDED_TEXTS[:2])
-    labels = tokens.ids if any_target.task == "causal-lm" else torch.tensor([0, 1])
-    before = {name: parameter.clone() for name, parameter in any_target.parameters.items()}
-    other = small_target(any_target.family.name, any_target.task, seed=1)
+def test_other_parameters_can_be_given_for_the_loss_and_the_targets_own_stay(every_target: Target) -> None:
+    tokens = every_target.encode(PADDED_TEXTS[:2])
+    labels = tokens.ids if every_target.task == "causal-lm" else torch.tensor([0, 1])
+    before = {name: parameter.clone() for name, parameter in every_target.parameters.items()}
+    other = small_target(every_target.family.name, every_target.task, seed=1)
     with torch.no_grad():
-        given = any_target.loss_with(other.parameters, tokens.ids, tokens.mask, labels)
+        given = every_target.loss_with(other.parameters, tokens.ids, tokens.mask, labels)
         expected = other.loss_with({}, tokens.ids, tokens.mask, labels)
-        own = any_target.loss_with({}, tokens.ids, tokens.mask, labels)
-        words = any_target.loss_with({}, any_target.embed(tokens.ids), tokens.mask, labels)
+        own = every_target.loss_with({}, tokens.ids, tokens.mask, labels)
+        words = every_target.loss_with({}, every_target.embed(tokens.ids), tokens.mask, labels)
     assert_close(given, expected)
     assert_close(own, words)
     assert abs(own - given) > 1e-3
-    assert all(torch.equal(before[name], parameter) for name, parameter in any_target.parameters.items())
+    assert all(torch.equal(before[name], parameter) for name, parameter in every_target.parameters.items())

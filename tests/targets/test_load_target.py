@@ -385,7 +385,8 @@ def test_every_name_can_be_built_with_random_weights_and_no_network(name: str, m
     assert target.decode(tokens.ids[0].tolist()) == "the cat sat on the mat."
     assert tokens.ids.max() < len(target.word_embeddings)
     assert target.num_labels == 3
-    assert target.max_length == {"gpt2": 1024, "roberta": 513, "textcnn": 256, "lstm": 256}.get(target.family.name, 512)
+    lengths = {"gpt2": 1024, "roberta": 513, "textcnn": 256, "lstm": 256, "llama": 8192}
+    assert target.max_length == lengths.get(target.family.name, 512)
     loss = target.loss_with({}, tokens.ids, tokens.mask, torch.tensor([0, 2]))
     assert loss.isfinite()
     assert load_target(name, 3, seed=1, random_weights=True).fingerprint == target.fingerprint

@@ -85,6 +85,13 @@ def own_config(folder: Path) -> Path:
     return trace
 
 
+def own_model(folder: Path) -> Path:
+    trace = folder / "was-run"
+    (folder / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
+    edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "own.OwnForCausalLM"})
+    return trace
+
+
 def own_tokenizer(folder: Path) -> Path:
     trace = folder / "was-run"
     (folder / "own.py").write_text(OWN_CODE.format(trace=str(trace)))
@@ -93,8 +100,13 @@ def own_tokenizer(folder: Path) -> Path:
     return trace
 
 
-@pytest.mark.parametrize("load", [as_prior, as_target, as_random_target])
-@pytest.mark.parametrize("spoil", [own_config, own_tokenizer])
+@pytest.mark.parametrize(
+    ("load", "spoil"),
+    [
+        *((load, spoil) for load in (as_prior, as_target, as_random_target) for spoil in (own_config, own_tokenizer)),
+        (as_target, own_model),
+    ],
+)
 def test_code_that_comes_with_a_model_is_refused_in_one_line_and_without_a_question(
     folder: Path, yes: list[str], load: Loader, spoil: Callable[[Path], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:

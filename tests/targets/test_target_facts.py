@@ -17,7 +17,7 @@ GPT2 = small_target("gpt2")
 
 
 def test_special_tokens_are_those_that_the_tokenizer_puts_around_a_text(any_target: Target) -> None:
-    expected = ((), ()) if any_target.family.name == "gpt2" else ((2,), (3,))
+    expected = ((), ()) if "causal-lm" in any_target.family.tasks else ((2,), (3,))
     assert any_target.special_tokens == expected
 
 
@@ -77,14 +77,39 @@ def test_padding_is_on_the_right_even_if_the_tokenizer_likes_it_on_the_left() ->
     assert target.encode(["cat", "cat sat"]).mask.tolist() == [[True, True, True, False], [True] * 4]
 
 
-def test_a_tokenizer_without_padding_pads_with_its_end_of_text() -> None:
+def test_a_tokenizer_is_left_as_it_is() -> None:
     tokenizer = small_tokenizer(special=False)
     tokenizer.pad_token = None
-    tokenizer.eos_token = "[SEP]"
+    tokenizer.padding_side = "left"
+    Target(copy.deepcopy(GPT2.model), tokenizer, GPT2.family).encode(["cat", "cat sat"])
+    assert tokenizer.pad_token is None
+    assert tokenizer.padding_side == "left"
+
+
+@pytest.mark.parametrize(("pad", "end", "filled"), [(None, "[SEP]", 3), (None, None, 1), ("[PAD]", "[SEP]", 0)])
+def test_positions_without_a_token_are_filled_with_an_id_that_no_text_has(
+    pad: str | None, end: str | None, filled: int
+) -> None:
+    tokenizer = small_tokenizer(special=False)
+    tokenizer.pad_token, tokenizer.eos_token = pad, end
     target = Target(copy.deepcopy(GPT2.model), tokenizer, GPT2.family)
     tokens = target.encode(["cat", "cat sat"])
-    assert tokens.ids[0].tolist()[1] == tokenizer.convert_tokens_to_ids("[SEP]")
+    assert target.pad_id in target.impossible_ids
+    assert tokens.ids[0].tolist()[1] == target.pad_id
+    if end or pad:
+        assert target.pad_id == filled
     assert tokens.lengths == (1, 2)
+
+
+def test_a_padding_token_that_ends_every_text_marks_no_padding() -> None:
+    tokenizer = small_tokenizer()
+    tokenizer.pad_token = "[SEP]"
+    target = Target(copy.deepcopy(BERT.model), tokenizer, BERT.family)
+    assert target.special_tokens == ((2,), (3,))
+    assert target.pad_id not in (2, 3)
+    tokens = target.encode(["cat", "cat sat"])
+    assert tokens.lengths == (3, 4)
+    assert tokens.ids[0].tolist() == [2, 7, 3, target.pad_id]
 
 
 def test_num_labels_are_classes_or_for_a_language_model_words() -> None:

@@ -55,7 +55,7 @@ class AssignmentProblem:
     @property
     def places(self) -> int:
         """How many places there are."""
-        return int(self.slots.free.sum()) + int(self.target.tokenizer.pad_token_id in self.vocabulary)
+        return int(self.slots.free.sum()) + int(self.target.pad_id in self.vocabulary)
 
     @property
     def sequences(self) -> int:
@@ -78,9 +78,9 @@ class AssignmentProblem:
         frame, free = self.slots.ids[0, 0], self.slots.free[0, 0]
         ids = frame.repeat(len(solutions), 1, 1)
         ids[:, free] = self.vocabulary[solutions][:, : int(free.sum())].to(ids.device)
-        empty = ids == self.target.tokenizer.pad_token_id
+        empty = ids == self.target.pad_id
         ids = ids.gather(2, empty.to(torch.uint8).argsort(dim=2, stable=True))  # padding goes to the end
-        return ids, ids != self.target.tokenizer.pad_token_id
+        return ids, ids != self.target.pad_id
 
     def candidates(self, solutions: Tensor, labels: Tensor) -> Candidates:
         """Return solutions `[count, places]` as candidates, with labels `[sequences]` or `[count, sequences]`."""
@@ -193,5 +193,5 @@ def _problem(
         tokens = tokens[size.topk(room).indices].sort().values
     vocabulary = tokens.cpu()
     if padded:
-        vocabulary = torch.cat([vocabulary, torch.tensor([target.tokenizer.pad_token_id])])
+        vocabulary = torch.cat([vocabulary, torch.tensor([target.pad_id])])
     return AssignmentProblem(target, slots, vocabulary)

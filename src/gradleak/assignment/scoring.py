@@ -77,7 +77,7 @@ class CandidateScorer:
         self.length = max(problem.places for problem in problems)
         self._labels = labels
         self._tokens = max(problem.length for problem in problems)
-        self._has_gaps = any(self.target.tokenizer.pad_token_id in problem.vocabulary for problem in problems)
+        self._has_gaps = any(self.target.pad_id in problem.vocabulary for problem in problems)
         self._frames = torch.stack([self._frame(problem) for problem in problems])
         self._where = torch.stack([self._places(problem) for problem in problems])
         # The filler of annealed states is one more token.
@@ -158,16 +158,16 @@ class CandidateScorer:
         frames, where = (own[:, None].expand(-1, count, -1) for own in (self._frames, self._where))
         ids = frames.scatter(2, where, tokens)[..., :-1].reshape(victims, count, self.sequences, self._tokens)
         if self._has_gaps:  # padding goes to the end
-            empty = ids == self.target.tokenizer.pad_token_id
+            empty = ids == self.target.pad_id
             ids = ids.gather(3, empty.to(torch.uint8).argsort(dim=3, stable=True))
         ids = ids.to(self.target.device)
         labels = self._labels.to(ids.device)[:, None].expand(-1, count, -1)
-        return Candidates(ids, ids != self.target.tokenizer.pad_token_id, labels)
+        return Candidates(ids, ids != self.target.pad_id, labels)
 
     def _frame(self, problem: AssignmentProblem) -> Tensor:
         """Return the special tokens of all sequences in a row, and one entry more for places of no sequence."""
         ids = problem.slots.ids[0, 0].cpu()
-        pad = self.target.tokenizer.pad_token_id
+        pad = self.target.pad_id
         wide = torch.nn.functional.pad(ids, (0, self._tokens - ids.shape[1]), value=pad)
         return torch.cat([wide.flatten(), torch.tensor([pad])])
 

@@ -111,7 +111,7 @@ def _decode(target: Target, card: Card, victim: Victim, logits: Tensor) -> _Deco
 
 def _lengths(target: Target, card: Card, victim: Victim, logits: Tensor) -> tuple[list[int], list[int]]:
     """Return the sentences' lengths, and which answer belongs to each: the longest known to the longest read."""
-    is_token = logits.argmax(dim=-1) != target.tokenizer.pad_token_id  # [sequences, positions]
+    is_token = logits.argmax(dim=-1) != target.pad_id  # [sequences, positions]
     read = is_token.long().cumprod(dim=1).sum(dim=1).clamp(min=max(card.shortest, target.min_length)).tolist()
     known = victim.knowledge.lengths
     if known is None:

@@ -83,5 +83,5 @@ class JointTraining:
 
 def countable(target: Target, ids: Tensor, mask: Tensor) -> Tensor:
     """Return which tokens count for accuracy: neither padding nor special tokens, whose positions are known."""
-    frame = torch.tensor([*sum(target.special_tokens, ()), target.tokenizer.pad_token_id], device=ids.device)
+    frame = torch.tensor([*sum(target.special_tokens, ()), target.pad_id], device=ids.device)
     return mask & ~torch.isin(ids, frame)

@@ -190,7 +190,7 @@ def framed(target: Target, inner: Tensor, lengths: Tensor) -> Tokens:
     for number, special in enumerate(after):
         ids = torch.where(positions == (lengths - len(after) + number)[:, None], special, ids)
     mask = positions < lengths[:, None]
-    return Tokens(ids.masked_fill(~mask, target.tokenizer.pad_token_id), mask)
+    return Tokens(ids.masked_fill(~mask, target.pad_id), mask)
 
 
 def training_stream(device: torch.device, seed: int, *names: object) -> torch.Generator:

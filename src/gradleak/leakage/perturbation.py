@@ -34,7 +34,10 @@ def noise_level(target: Target, gradient: Mapping[str, Tensor]) -> float | None:
     """Return the standard deviation of noise added to a gradient; 0 if there is none, None if it cannot be measured.
 
     Softmax is invariant to key biases: their gradient is zero for every text, and whatever was sent there is noise.
+    Biases of keys that are rotated by their position (RoPE) say nothing.
     """
+    if target.family.rotary:
+        return None
     keys = _attention_biases(target, gradient, "key")
     queries = _attention_biases(target, gradient, "query")
     if keys is None or queries is None:

@@ -52,7 +52,7 @@ def all_rows_changed(target: Target, gradient: Mapping[str, Tensor]) -> bool:
         return False
     # a long text may have nearly all words of a small vocabulary, but never the ids that no text is tokenised into
     before, after = target.special_tokens
-    framing = {*before, *after, target.tokenizer.pad_token_id, target.tokenizer.unk_token_id}
+    framing = {*before, *after, target.pad_id, target.tokenizer.unk_token_id}
     never = set(target.impossible_ids) - framing
     return not never or len(never & set(used.tolist())) > ALL_ROWS * len(never)
 
@@ -95,7 +95,7 @@ def observed_tokens(target: Target, gradient: Mapping[str, Tensor]) -> Tensor:
         recognised = rows_above_cliff(gradient[table])
         ids = ids if recognised is None else recognised
     before, after = target.special_tokens
-    frame = torch.tensor([*before, *after, target.tokenizer.pad_token_id], device=ids.device)
+    frame = torch.tensor([*before, *after, target.pad_id], device=ids.device)
     return ids[~torch.isin(ids, frame)]
 
 

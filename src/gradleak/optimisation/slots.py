@@ -37,7 +37,7 @@ class Slots:
         before, after = (torch.tensor(part, dtype=torch.long) for part in target.special_tokens)
         longest = max(max(map(max, starts)) for starts in lengths)
         shape = (len(lengths), len(lengths[0]), len(lengths[0][0]), longest)
-        ids = torch.full(shape, target.tokenizer.pad_token_id)
+        ids = torch.full(shape, target.pad_id)
         mask = torch.zeros(shape, dtype=torch.bool)
         free = torch.zeros(shape, dtype=torch.bool)
         for v, starts in enumerate(lengths):

@@ -1,8 +1,8 @@
 """Models under audit: one adapter per architecture family, and the registry of names; every room above uses `Target`.
 
-`load_target` turns a name, a directory or a hub id into a `Target`. A Target answers every question about a model that
-an attack may ask (where the embeddings are, what the first layer's query matrix is called, how long a text may be)
-through its `Family`; no other room knows a layer by name. `layout.py` says how to add a family.
+`load_target` turns a name, a directory, a GGUF file or a hub id into a `Target`. A Target answers every question about
+a model that an attack may ask (where the embeddings are, what the first layer's query matrix is called, how long a text
+may be) through its `Family`; no other room knows a layer by name. `layout.py` says how to add a family.
 """
 
 from gradleak.targets.adapters import AdaptedModule, Adapter, Lora

@@ -23,7 +23,6 @@ def attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
     softcap: float | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
@@ -32,12 +31,13 @@ def attention(
     Args:
         module: the calling attention module; its dropout child is applied to the weights.
         query: `[sequences, heads, tokens, head width]`.
-        key: `[sequences, key heads, tokens, head width]`; each head of keys and values serves `heads / key heads` queries.
+        key: `[sequences, key heads, tokens, head width]`; each head serves `heads / key heads` heads of queries.
         value: like `key`.
         attention_mask: additive mask of the scores `[sequences, 1, 1 or tokens, tokens]`.
         scaling: factor of the scores; 1/√(head width) by default.
-        dropout: ignored; the child module has its own rate.
         softcap: bound of the scores, which pass through softcap · tanh(scores / softcap) (Gemma 2).
+
+    The caller's dropout rate is ignored: the child module has its own.
     """
     key, value = (_for_each_query(tensor, query.shape[1]) for tensor in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

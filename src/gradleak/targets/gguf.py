@@ -74,7 +74,9 @@ def _check_readable(path: Path) -> None:
 def _convert(path: Path, folder: Path) -> None:
     """Write model and tokenizer into a new folder that appears when it is complete."""
     source, file = path.parent, path.name
-    quiet_bars = contextlib.redirect_stderr(io.StringIO())  # the conversion draws progress bars that nothing switches off
+    quiet_bars = contextlib.redirect_stderr(
+        io.StringIO()
+    )  # the conversion draws progress bars that nothing switches off
     with explained(f"model '{path}'"), quiet_bars:
         config = read_config(source, gguf_file=file)
         tokenizer = read_tokenizer(source, gguf_file=file)

@@ -115,12 +115,26 @@ class Family(ABC):
         """Return the most tokens that a model without a table of positions was made for; None for any number."""
         return int(config.max_position_embeddings) if self.rotary else None
 
+    def relative_scores(self, model: nn.Module, tokens: int) -> Tensor | None:
+        """Return what relative positions add to attention scores `[heads, tokens, tokens]`; None if nothing."""
+        return None
+
     def embedding_scale(self, config: Any) -> float:  # noqa: ANN401
         """Return the factor that the model applies to word embeddings before anything else."""
         return 1.0
 
+    def logits_capped(self, config: Any) -> bool:  # noqa: ANN401
+        """Return whether logits pass through a soft cap after the output layer (Gemma 2)."""
+        return getattr(config, "final_logit_softcapping", None) is not None
+
+    def logit_slopes(self, config: Any, logits: Tensor) -> Tensor:  # noqa: ANN401
+        """Return the derivatives of a language model's logits by what its output layer returns, of the same shape."""
+        if not self.logits_capped(config):
+            return torch.ones_like(logits)
+        return 1 - (logits / float(config.final_logit_softcapping)).square()
+
     def adapt(self, model: nn.Module) -> None:  # noqa: B027 - most families need no change
-        """Replace modules of a freshly built model that attacks cannot work with, in place; weights keep names and values."""
+        """Replace modules that attacks cannot work with, in place; weights keep their names and values."""
 
     def logits(self, model: nn.Module, embeddings: Tensor, mask: Tensor, task: Task) -> Tensor:
         """Return the logits of sequences given as word embeddings.

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer
+import transformers
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import logging as hugging_face_logging
 
@@ -39,6 +40,9 @@ class Trust:
 
 NO_TRUST = Trust(by_flag=False)
 
+DESCRIBED_BY_FILE = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Tokenizer classes that add nothing to what tokenizer.json says."""
+
 
 class _OwnCodeError(Exception):
     """A checkpoint needs Python code that comes with it."""
@@ -53,9 +57,13 @@ def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST, **options: Any) 
     """Return the tokenizer of a directory or hub id; `options` are passed on to `from_pretrained`.
 
     If a tokenizer's code may not run, Hugging Face silently substitutes one of its own classes; an audit must not go on
-    with a different tokenizer, so this raises instead.
+    with a different tokenizer, so this raises instead. For some models, such as Qwen2, it also replaces a tokenizer
+    that says it is wholly described by its tokenizer.json; here the file counts.
     """
     settings = get_tokenizer_config(source)
+    if settings.get("tokenizer_class") in DESCRIBED_BY_FILE and "auto_map" not in settings and not options:
+        described: Any = PreTrainedTokenizerFast
+        return described.from_pretrained(source)
     known = tokenizer_class_from_name(str(settings.get("tokenizer_class")))
     if "auto_map" in settings and known is None and not trust.remote_code:
         raise _OwnCodeError
@@ -71,12 +79,20 @@ def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options
         trust: what its files may do.
         options: passed on to `from_pretrained`.
     """
+    if not trust.remote_code and _needs_own_class(kind, options.get("config")):
+        raise _OwnCodeError
     is_safe = trust.pickle or "gguf_file" in options or bool(list(Path(source).glob("*.safetensors")))
     if Path(source).is_dir() and not is_safe:
         refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
         raise GradleakError(f"{source} has no weights as safetensors; pickled weights can run code and are {refused}")
     safely = None if trust.pickle or "gguf_file" in options else True
     return kind.from_pretrained(source, trust_remote_code=trust.remote_code, use_safetensors=safely, **options)
+
+
+def _needs_own_class(kind: Any, config: Any) -> bool:  # noqa: ANN401
+    """Return whether a configuration names a model class of its own code, in whose place another would be built."""
+    named = (getattr(config, "auto_map", None) or {}).get(kind.__name__)
+    return isinstance(named, str) and not hasattr(transformers, named.rpartition(".")[2])
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -31,6 +32,15 @@ class ModelEntry:
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to read."""
         return self.hub_id is not None or self.package is not None
+
+    @property
+    def where(self) -> str:
+        """Where its weights come from on this machine, in words."""
+        if not self.has_checkpoint:
+            return "from the seed"
+        if self.package and find_spec(self.package):
+            return "installed package"
+        return f"hub: {self.hub_id}" if self.hub_id else self.install
 
 
 def _bert(hidden: int, layers: int, heads: int) -> dict[str, Any]:

@@ -64,9 +64,6 @@ class Target:
         self._loss = BatchLoss(self)
         self._fingerprint: tuple[Any, str] | None = None
         self._directions: tuple[Any, Tensor] | None = None
-        if tokenizer.pad_token_id is None:
-            tokenizer.pad_token = tokenizer.eos_token
-        tokenizer.padding_side = "right"
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, family={self.family.name!r}, task={self.task!r}, num_labels={self.num_labels})"
@@ -128,9 +125,24 @@ class Target:
     def impossible_ids(self) -> tuple[int, ...]:
         """Ids that tokenising a text never gives: special tokens, unused entries, rows beyond the vocabulary."""
         vocabulary = self.tokenizer.get_vocab()
+        special = {int(i) for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         unused = {index for word, index in vocabulary.items() if word.startswith("[unused") and word.endswith("]")}
         beyond = set(range(len(self.word_embeddings))) - set(vocabulary.values())
-        return tuple(sorted(unused | beyond | set(self.tokenizer.all_special_ids)))
+        return tuple(sorted(unused | beyond | special | set(self.tokenizer.all_special_ids)))
+
+    @cached_property
+    def pad_id(self) -> int:
+        """Id that fills the positions of a batch that hold no token; masks hide it from the model.
+
+        It is the tokenizer's padding token, unless there is none or every text is framed by it: then the end of text or
+        another id that no text is tokenised into, so that a filled position can be told from a token.
+        """
+        own, end = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
+        free = [
+            index for index in self.impossible_ids if index not in {*self.special_tokens[0], *self.special_tokens[1]}
+        ]
+        choices = [index for index in (own, end) if index in free] or free or [0 if own is None else own]
+        return int(choices[0])
 
     @property
     def fingerprint(self) -> str:
@@ -280,7 +292,7 @@ class Target:
         Args:
             rows: the token ids of each sequence, special tokens included; at least one sequence.
         """
-        return pad_rows(rows, self.tokenizer.pad_token_id, self.device)
+        return pad_rows(rows, self.pad_id, self.device)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens left out.
@@ -289,7 +301,7 @@ class Target:
         end-of-text token, as in GPT-2.
         """
         unknown = self.tokenizer.unk_token_id
-        frame = {*self.special_tokens[0], *self.special_tokens[1], self.tokenizer.pad_token_id}
+        frame = {*self.special_tokens[0], *self.special_tokens[1], self.pad_id}
         left_out = set(self.tokenizer.all_special_ids) - ({unknown} - frame - {self.tokenizer.eos_token_id})
         text: str = self.tokenizer.decode([token for token in ids if token not in left_out])
         return text.strip()

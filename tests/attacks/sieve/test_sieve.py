@@ -14,7 +14,8 @@ from gradleak.federation import Client
 from gradleak.targets import Target, load_target
 from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
-ENCODERS = ["bert", "roberta", "distilbert"]
+ENCODERS = ["bert", "roberta", "distilbert", "mpnet"]
+ROTARY = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_neox"]
 
 
 def assert_exact(result: Reconstruction, target: Target, texts: list[str] = TEXTS) -> None:
@@ -22,7 +23,7 @@ def assert_exact(result: Reconstruction, target: Target, texts: list[str] = TEXT
     assert result.verified
 
 
-@pytest.mark.parametrize("family", [*ENCODERS, "gpt2"])
+@pytest.mark.parametrize("family", [*ENCODERS, "gpt2", *ROTARY])
 @pytest.mark.parametrize("embeddings", ["frozen", "trained"])
 def test_a_batch_is_read_exactly_without_dropout(family: str, embeddings: str) -> None:
     target = wider_target(family)
@@ -47,8 +48,9 @@ def test_a_single_sentence_of_albert_is_read_exactly() -> None:
     assert_exact(Sieve()(target, sent(target, TEXTS[:1], LABELS[:1])), target, TEXTS[:1])
 
 
-def test_a_language_models_texts_are_read_to_their_last_token() -> None:
-    target = wider_target("gpt2", "causal-lm")
+@pytest.mark.parametrize("family", ["gpt2", *ROTARY])
+def test_a_language_models_texts_are_read_to_their_last_token(family: str) -> None:
+    target = wider_target(family, "causal-lm")
     assert_exact(Sieve()(target, sent(target)), target)
 
 

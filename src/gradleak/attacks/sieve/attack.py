@@ -54,6 +54,10 @@ FEW_MISSING = 0.1
 NOTHING = (
     "nothing stands out of the first layer: noise covers it, or the batch has more tokens than the model dimensions"
 )
+ROTARY = (
+    "decoders with rotary positions are read from the exact row space alone: dropout, rounding, noise or a batch with "
+    "more tokens than the model has dimensions hide it"
+)
 INEXACT = (
     "no exact read-out: the update was perturbed, took several steps, holds too many tokens, or is of other weights"
 )
@@ -138,12 +142,14 @@ class Sieve(Attack):
         pruned = looks_pruned(target, observed.gradient, observed.inputs.maps, MAPS_PRUNED)
         if space.error < EXACT and (not pruned or is_rounded(target, observed.gradient, observed.protocol)):
             off = dropout_is_off(target, observed.inputs, space)
+            if not observed.inputs.by_position:
+                return self._plain(observed, target.max_length) if off else Reading(notes=[ROTARY])
             reading = self._without_dropout(observed, known) if off else self._with_dropout(observed)
             if reading.sentences and (reading.settled or reading.proof.verified or reading.loss < ROUNDED):
                 return reading
             if observed.deadline.passed or (reading.sentences and space.floor < CLEAN):
                 return reading
-        return self._defended(observed, known)
+        return self._defended(observed, known) if observed.inputs.by_position else Reading(notes=[ROTARY])
 
     def _with_dropout(self, observed: ObservedUpdate) -> Reading:
         target = observed.target
@@ -210,7 +216,7 @@ def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]
     if sentences and target.task == "classification":
         labels = labels_from_classifier(target, gradient, sentences) or read
     proof = prove_by_whole_gradient(target, gradient, sentences, labels)
-    if not proof.verified and labels not in (None, read):
+    if not proof.verified and len(read) == len(sentences) and labels not in (None, read):
         # the closed form assumes that each text occurs once; labels found while subtracting texts do not
         again = prove_by_whole_gradient(target, gradient, sentences, read)
         if again.verified or again.unexplained < proof.unexplained:

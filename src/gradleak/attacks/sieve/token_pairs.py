@@ -26,6 +26,7 @@ class TokenPairs:
         key: keys `[pairs, heads, head width]`.
         value: values `[pairs, heads, head width]`.
         causal: whether a token attends only to itself and earlier ones.
+        relative: what relative positions add to the scores `[heads, positions, positions]` (MPNet); None if nothing.
     """
 
     tokens: Tensor
@@ -34,6 +35,7 @@ class TokenPairs:
     key: Tensor
     value: Tensor
     causal: bool
+    relative: Tensor | None = None
 
     @classmethod
     def of(cls, target: Target, inputs: LayerInputs, tokens: Tensor, positions: Tensor) -> TokenPairs:
@@ -45,7 +47,9 @@ class TokenPairs:
         mapped = (_apply(target, projection, rows) for projection in (layer.query, layer.key, layer.value))
         query, key, value = (each.view(len(tokens), heads, each.shape[1] // heads) for each in mapped)
         causal = "causal-lm" in target.family.tasks
-        return cls(tokens, positions, query * query.shape[-1] ** -0.5, key, value, causal)
+        relative = target.family.relative_scores(target.model, int(positions.max()) + 1 if len(positions) else 1)
+        relative = None if relative is None else relative.detach().double()
+        return cls(tokens, positions, query * query.shape[-1] ** -0.5, key, value, causal, relative)
 
     def to(self, dtype: torch.dtype) -> TokenPairs:
         """Return the pairs with queries, keys and values in another precision."""
@@ -59,6 +63,8 @@ class TokenPairs:
         """Return the attention contexts `[sentences, tokens, width]` of sentences given as indices of pairs."""
         query, key, value = self.query[sentences], self.key[sentences], self.value[sentences]
         scores = torch.einsum("sihd,sjhd->shij", query, key)
+        if self.relative is not None:
+            scores = scores + self.relative[:, : scores.shape[2], : scores.shape[3]].to(scores)
         if self.causal:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
             scores = scores.masked_fill(later, -torch.inf)

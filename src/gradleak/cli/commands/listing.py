@@ -83,21 +83,13 @@ def attacks() -> list[Row]:
 
 def models() -> list[Row]:
     """Return one row for each model that has a name here."""
-    from importlib.util import find_spec
-
     from gradleak.targets import MODELS
 
     return [
         {
             "name": name,
             "description": entry.description,
-            "weights": "embedded"
-            if name == "tiny"
-            else "from the seed"
-            if not entry.has_checkpoint
-            else "installed package"
-            if entry.package and find_spec(entry.package)
-            else f"hub: {entry.hub_id}",
+            "weights": "embedded" if name == "tiny" else entry.where,
         }
         for name, entry in MODELS.items()
     ]

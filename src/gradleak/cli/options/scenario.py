@@ -161,7 +161,7 @@ class ModelChoice:
         if self.model_seed is not None:
             seed = self.model_seed
         if self.model == "":
-            raise GradleakError("--model takes a name, a directory or a hub id, not ''")
+            raise GradleakError("--model takes a name, a directory, a GGUF file or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
         task = (origin.task if origin else "classification") if self.task is None else self.task
         lora = self._lora(origin)

@@ -52,7 +52,7 @@ class Decoder(Family):
 
 
 def causal_mask(mask: Tensor, like: Tensor, window: int | None = None) -> Tensor:
-    """Return a mask to add to attention scores `[sequences, 1, tokens, tokens]`: 0 for earlier tokens and the token itself.
+    """Return a mask to add to attention scores `[sequences, 1, tokens, tokens]`: 0 up to the token itself.
 
     Args:
         mask: True where there is a token `[sequences, tokens]`.
@@ -62,9 +62,7 @@ def causal_mask(mask: Tensor, like: Tensor, window: int | None = None) -> Tensor
     tokens = mask.shape[1]
     square = torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device)
     hidden = square.triu(1) if window is None else square.triu(1) | square.tril(-window)
-    return (
-        additive_mask(mask, like).expand(-1, -1, tokens, -1).masked_fill(hidden, torch.finfo(like.dtype).min)
-    )
+    return additive_mask(mask, like).expand(-1, -1, tokens, -1).masked_fill(hidden, torch.finfo(like.dtype).min)
 
 
 def attention_dropout_modules(model: nn.Module) -> None:

@@ -114,7 +114,7 @@ def _sketched(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 def _against_layer_norm(target: Target, gradient: Mapping[str, Tensor], floor: float) -> Iterator[str]:
     norms = _norms_before(target)
-    parts = [part for layer in target.layers for part in vars(layer).values() if part.module in norms]
+    parts = [part for layer in target.layers for part in layer.projections if part.module in norms]
     for part in parts:
         if part.weight not in gradient or part.bias not in gradient:
             continue
@@ -131,7 +131,7 @@ def _norms_before(target: Target) -> dict[str, nn.LayerNorm]:
     """Return the LayerNorm whose output is the input of a linear map, without dropout between, by the map's path."""
     outputs: dict[int, nn.LayerNorm] = {}  # by address, which is not reused while the calls keep the tensors alive
     found: dict[str, nn.LayerNorm] = {}
-    maps = {part.module for layer in target.layers for part in vars(layer).values()}
+    maps = {part.module for layer in target.layers for part in layer.projections}
     norms = [path for path, module in target.model.named_modules() if isinstance(module, nn.LayerNorm)]
     devices = [target.device] if target.device.type == "cuda" else []
     capture = captured_calls(target, [*norms, *maps], outputs=True)

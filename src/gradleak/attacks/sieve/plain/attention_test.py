@@ -52,6 +52,7 @@ class ContextSketch:
         blocks = projection.view(heads, width, SKETCH)
         self.pairs = pairs
         self.query, self.key = pairs.query.float(), pairs.key.float()
+        self.relative = None if pairs.relative is None else pairs.relative.float()
         self.projected_values = torch.einsum("phd,hdm->phm", pairs.value, blocks).float()
         self.size = float(pairs.value.square().sum(dim=(1, 2)).mean())
 
@@ -71,7 +72,10 @@ class ContextSketch:
         removed = weights[:, others, :, position]  # [sentences, others, heads]
         above = above[:, others] - removed[..., None] * self.projected_values[old][:, None]
         below = below[:, others] - removed
-        new = torch.einsum("sihd,chd->sihc", self.query[sentences[:, others]], self.key[candidates]).exp()
+        scores = torch.einsum("sihd,chd->sihc", self.query[sentences[:, others]], self.key[candidates])
+        if self.relative is not None:
+            scores = scores + self.relative[:, others, position].T[:, :, None]
+        new = scores.exp()
         share = 1.0 / (below[..., None] + new)
         outside = torch.einsum("sihc,sihm->sicm", share, above)
         outside = outside + torch.einsum("sihc,chm->sicm", share * new, self.projected_values[candidates])
@@ -79,6 +83,10 @@ class ContextSketch:
 
     def _fractions(self, sentences: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return numerators `[sentences, tokens, heads, sketch]`, denominators, and the weights of single tokens."""
-        weights = torch.einsum("sihd,sjhd->sihj", self.query[sentences], self.key[sentences]).exp()
+        scores = torch.einsum("sihd,sjhd->sihj", self.query[sentences], self.key[sentences])
+        if self.relative is not None:
+            length = sentences.shape[1]
+            scores = scores + self.relative[:, :length, :length].transpose(0, 1)
+        weights = scores.exp()
         above = torch.einsum("sihj,sjhm->sihm", weights, self.projected_values[sentences])
         return above, weights.sum(dim=-1), weights

@@ -13,6 +13,7 @@ from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
 from gradleak.attacks.sieve.plain.prefixes import grow_prefixes
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.plain.skeletons import find_skeletons
+from gradleak.attacks.sieve.rotary_tokens import RotaryTokens
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.leakage.row_space import Subspace
 
@@ -43,7 +44,10 @@ def find_sentences(observed: ObservedUpdate, remainder: Remainder, longest: int,
     contexts = remainder.row_space((target.layers[0].attention_output,))
     before, after = target.special_tokens
     special = torch.tensor([*before, *after], device=words.device, dtype=words.dtype)
-    tokens, positions = possible_pairs(inputs, space, torch.cat([words, special]), longest)
+    places = longest if inputs.by_position else 1
+    tokens, positions = possible_pairs(inputs, space, torch.cat([words, special]), places)
+    if not inputs.by_position:
+        return grow_prefixes(RotaryTokens(target, tokens), contexts, observed.deadline)
     pairs = TokenPairs.of(target, inputs, tokens, positions)
     if pairs.causal:
         return grow_prefixes(pairs, contexts, observed.deadline)
