@@ -31,7 +31,10 @@ WRONG_GRIDS: list[tuple[dict[str, object], str]] = [
     ({"batches_per_cell": 0}, "grid 1, batches_per_cell: takes a whole number of 1 or more, not 0"),
     ({"seed": -1}, "grid 1, seed: takes a whole number of 0 or more, not -1"),
     ({"target": "tinny"}, "grid 1, target: unknown model 'tinny'; did you mean 'tiny'?"),
-    ({"target": 3}, "grid 1, target: takes a table with name, num_labels, task, random_weights, new_head, not 3"),
+    (
+        {"target": 3},
+        "grid 1, target: takes a table with name, num_labels, task, random_weights, new_head, lora, adapter, not 3",
+    ),
     ({"target": {"nmae": "tiny"}}, "grid 1, target: unknown key 'nmae'; did you mean 'name'?"),
     ({"target": {"num_labels": 2}}, "grid 1, target: lacks name"),
     ({"target": {"name": "tiny", "task": "classify"}}, "grid 1, target, task: unknown task 'classify'; did you mean"),

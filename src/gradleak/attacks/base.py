@@ -167,7 +167,8 @@ class Attack(ABC):
             raise GradleakError(f"{self.name} attacks classifiers; {target.name} is a {target.task} model")
         for need in self.needs:
             if not NEEDS[need](target, update):
-                raise GradleakError(f"{self.name} needs {need}; this update has none (see --embeddings)")
+                why = "this update is one of adapters" if target.adapter else "this update has none (see --embeddings)"
+                raise GradleakError(f"{self.name} needs {need}; {why}")
         update.check(target)
         if not any(bool(tensor.any()) for tensor in update.tensors.values()):
             raise GradleakError("the update is zero throughout: it holds nothing to read")

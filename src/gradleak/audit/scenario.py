@@ -33,8 +33,10 @@ class TargetSpec:
     adapter: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON; the settings of an adapter as far as they differ from the defaults."""
-        return asdict(self) | {"lora": None if self.lora is None else self.lora.as_dict()}
+        """Return the fields for JSON; those of adapters, which came later, are left out without one."""
+        adapted = {"lora": None if self.lora is None else self.lora.as_dict(), "adapter": self.adapter}
+        fields = {name: value for name, value in asdict(self).items() if name not in adapted}
+        return fields | {name: value for name, value in adapted.items() if value is not None}
 
     def load(
         self, seed: int = 0, device: str = "auto", *, allow_pickle: bool = False, trust_remote_code: bool = False

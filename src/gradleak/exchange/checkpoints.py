@@ -12,6 +12,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange.protocol import FedAvg, Precision, WireFormat
 from gradleak.exchange.update import Origin, Update, read_tensors
 from gradleak.targets import Target
+from gradleak.targets.adapters.adapter import is_adapter_name
 
 
 def update_of_checkpoints(
@@ -79,6 +80,8 @@ def _check_pair(old: Mapping[str, Tensor], new: Mapping[str, Tensor], before: st
 def _check_model(old: Mapping[str, Tensor], before: str | Path, target: Target) -> None:
     """Refuse weights that are not the model's; names that are no parameters, such as buffers, may be there, too."""
     known = {name: parameter for name, parameter in target.parameters.items() if name in old}
+    if not known and target.adapter is None and all(map(is_adapter_name, old)):
+        raise GradleakError(f"{before} holds weights of an adapter: give --adapter with the one before training")
     if not known:
         raise GradleakError(f"{before} does not fit the model: none of its names is a parameter of {target.name}")
     for name, parameter in known.items():

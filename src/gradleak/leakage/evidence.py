@@ -26,6 +26,7 @@ STEP_SIZE = 2.0
 TINY = 1e-12
 
 NO_ATTENTION = "no attention gradients: the text can be searched, not read out"
+FIRST_ROUND = "the adapters' B is zero, as in a first round: the gradient of A says nothing"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Evidence:
         embeddings: which embedding gradients were sent, in words.
         protocol: what is public of how it was made.
         as_steps: whether entries are steps of Adam, no gradient: all of about the same size.
+        adapters: what is to be said of the target's adapters, one line each; empty without them.
     """
 
     kept: float
@@ -57,6 +59,7 @@ class Evidence:
     embeddings: str
     protocol: Protocol
     as_steps: bool
+    adapters: tuple[str, ...] = ()
 
     @property
     def pruned(self) -> bool:
@@ -66,7 +69,7 @@ class Evidence:
     @property
     def lines(self) -> list[str]:
         """The findings as notes, one line each."""
-        said = [*self._stated, f"embedding gradients: {self.embeddings}"]
+        said = [*self._stated, *self.adapters, f"embedding gradients: {self.embeddings}"]
         if self.only_signs:
             said.append("only signs were sent")
         elif self.pruned:
@@ -136,7 +139,15 @@ def examine(target: Target, gradient: Mapping[str, Tensor], protocol: Protocol |
         embeddings=_embeddings_sent(target, gradient),
         protocol=protocol,
         as_steps=all(float(t.abs().max()) < STEP_SIZE for t in gradient.values()),
+        adapters=_adapter_lines(target),
     )
+
+
+def _adapter_lines(target: Target) -> tuple[str, ...]:
+    if target.adapter is None:
+        return ()
+    zero = all(not bool(module.b_in(target.parameters).any()) for module in target.adapters)
+    return (f"adapters alone: {target.adapter.in_words}", *((FIRST_ROUND,) if zero else ()))
 
 
 def _embeddings_sent(target: Target, gradient: Mapping[str, Tensor]) -> str:

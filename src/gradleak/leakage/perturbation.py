@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Protocol
+from gradleak.matching import vanishing_parameters
 from gradleak.targets import Projection, Target
 
 NOISE_SHOWS = 1e-3
@@ -85,8 +86,12 @@ def zero_fraction(target: Target, gradient: Mapping[str, Tensor]) -> float:
 
 
 def weight_matrices(target: Target, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradients of weight matrices by name; embedding tables, which have zeros anyway, are left out."""
-    return {name: t for name, t in gradient.items() if t.ndim == 2 and name not in target.embedding_parameters}
+    """Return the gradients of weight matrices by name, without those that have zeros anyway.
+
+    These are embedding tables, and the A of adapters in their first round.
+    """
+    others = target.embedding_parameters | vanishing_parameters(target)
+    return {name: t for name, t in gradient.items() if t.ndim == 2 and name not in others}
 
 
 def looks_rounded(target: Target, gradient: Mapping[str, Tensor]) -> bool:

@@ -37,8 +37,8 @@ class Matcher:
         target: the model.
         observed: each victim's gradient by parameter name; the names are the same for all victims.
         distance: how two gradients are compared.
-        parameters: names to compare; all observed ones by default. Key biases are always left out: softmax is invariant
-            to them, so their gradient is rounding noise.
+        parameters: names to compare; all observed ones by default. `vanishing_parameters` are always left out, such as
+            key biases: softmax is invariant to them, so their gradient is rounding noise.
 
     Attributes:
         deadline: when to stop, for loops around the matcher to check as well; unlimited unless `until` sets one.
@@ -266,13 +266,15 @@ def _capacity_key(candidates: Candidates) -> tuple[int, ...]:
 
 
 def vanishing_parameters(target: Target) -> frozenset[str]:
-    """Return the parameters whose exact gradient is zero: key biases, where they are parameters by themselves.
+    """Return the parameters whose exact gradient is zero.
 
+    Key biases, where they are parameters by themselves, and the A of an adapter whose B is zero, as in a first round.
     Rotated keys (RoPE) are the exception: what the bias adds to a score then depends on the key's position.
     """
-    if target.family.rotary:
-        return frozenset()
-    return frozenset(layer.key.bias for layer in target.layers if layer.key.rows == slice(None))
+    biases = {layer.key.bias for layer in target.layers if layer.key.rows == slice(None) and not target.family.rotary}
+    return frozenset(
+        biases | {module.a for module in target.adapters if not bool(module.b_in(target.parameters).any())}
+    )
 
 
 def select_parameters(target: Target, observed: Mapping[str, Tensor], selection: str) -> list[str]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
+from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import logging as hugging_face_logging
@@ -93,6 +96,20 @@ def _needs_own_class(kind: Any, config: Any) -> bool:  # noqa: ANN401
     """Return whether a configuration names a model class of its own code, in whose place another would be built."""
     named = (getattr(config, "auto_map", None) or {}).get(kind.__name__)
     return isinstance(named, str) and not hasattr(transformers, named.rpartition(".")[2])
+
+
+def read_pickled_tensors(path: Path, trust: Trust = NO_TRUST) -> dict[str, Tensor]:
+    """Return the tensors of a pickle by name, if the user allows pickles; torch then reads tensors and nothing else."""
+    if not trust.pickle:
+        refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
+        raise GradleakError(f"{path} is a pickle, which can run code: it is {refused}")
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise GradleakError(f"{path} is corrupt or no file of weights: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise GradleakError(f"{path} holds no tensors by name")
+    return tensors
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def measure_utility(
     size = min(how.batch_size, len(examples))
     steps = how.epochs * (len(examples) // size)
     spent = _privacy_loss(defenses, size, len(examples), steps)  # before training: its package may be missing
-    model = target.with_model(copy.deepcopy(target.model), target.adapter)
+    model = _copied(target)
     with _training(model, how.dropout, how.seed):
         trainer = _Trainer(model, how, defenses, steps)
         reporter = Reporter(listener)
@@ -261,6 +261,10 @@ def _privacy_loss(defenses: Sequence[Defense], batch_size: int, examples: int, s
     if not isinstance(first, DPSGD):
         return None
     return epsilon(first.noise_multiplier(batch_size), batch_size / examples, steps)
+
+
+def _copied(target: Target) -> Target:
+    return target.with_model(copy.deepcopy(target.model), target.adapter)
 
 
 @contextmanager

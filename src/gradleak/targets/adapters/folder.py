@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from transformers.pytorch_utils import Conv1D
 
 from gradleak.errors import GradleakError
 from gradleak.targets.adapters.adapter import PREFIX
-from gradleak.targets.adapters.injection import inject
+from gradleak.targets.adapters.injection import check_unadapted, inject
+from gradleak.targets.reading import Trust, read_pickled_tensors
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
 
@@ -110,6 +110,7 @@ def with_adapter(target: Target, files: AdapterFiles) -> Target:
     Raises:
         GradleakError: if the adapter is for another base model or task, or PEFT is not installed.
     """
+    check_unadapted(target)
     _check_base(target, files)
     _check_shapes(target, files)
     wanted = ("r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern")
@@ -158,21 +159,15 @@ def _refuse_other_methods(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _read_weights(folder: Path, allow_pickle: bool) -> dict[str, Tensor]:
-    safe, pickled = folder / WEIGHTS, folder / PICKLED_WEIGHTS
-    if not safe.is_file() and not pickled.is_file():
-        raise GradleakError(f"{folder} holds no weights of an adapter: there is no {WEIGHTS} in it")
-    if not safe.is_file() and not allow_pickle:
-        raise GradleakError(
-            f"{pickled} is a pickle, which can run code: it is read only with --allow-pickle (allow_pickle=True)"
-        )
-    path = safe if safe.is_file() else pickled
+    path, pickled = folder / WEIGHTS, folder / PICKLED_WEIGHTS
+    if not path.is_file():
+        if not pickled.is_file():
+            raise GradleakError(f"{folder} holds no weights of an adapter: there is no {WEIGHTS} in it")
+        return read_pickled_tensors(pickled, Trust(pickle=allow_pickle))
     try:
-        tensors = load_file(path) if path == safe else torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise GradleakError(f"{path} is corrupt or no file of weights: {reason}") from None
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise GradleakError(f"{path} holds no tensors by name")
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
     return tensors
 
 

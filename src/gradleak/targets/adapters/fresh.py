@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradleak.assets import sample_texts
 from gradleak.errors import GradleakError
-from gradleak.targets.adapters.injection import default_heads, inject, matching_modules
+from gradleak.targets.adapters.injection import check_unadapted, default_heads, inject, matching_modules
 from gradleak.targets.adapters.lora import Lora
 from gradleak.targets.target import Target
 
@@ -28,6 +28,7 @@ def with_lora(target: Target, lora: Lora) -> Target:
     Raises:
         GradleakError: if the settings do not fit the model, or PEFT is not installed.
     """
+    check_unadapted(target)
     heads = default_heads(target)
     paths, targets = matching_modules(target, lora, heads)
     options = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout, "use_rslora": lora.rslora}

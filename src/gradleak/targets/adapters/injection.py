@@ -11,13 +11,19 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from gradleak.errors import GradleakError, missing_extra, unknown_name
+from gradleak.errors import GradleakError, missing_extra
 from gradleak.targets.adapters.adapter import ADAPTER_NAME, PREFIX, AdaptedModule, Adapter, head_paths, layer_number
 from gradleak.targets.adapters.lora import ALL_LINEAR, Lora
 from gradleak.targets.target import Target
 
 CLASSIFIER_NAMES = ("classifier", "score")
 """Ends of the modules that PEFT trains with the adapters of a sequence classifier."""
+
+
+def check_unadapted(target: Target) -> None:
+    """Raise a GradleakError if a target has adapters already."""
+    if target.adapter is not None:
+        raise GradleakError(f"{target.name} has adapters already: {target.adapter.in_words}")
 
 
 def adaptable(target: Target, heads: Sequence[str] = ()) -> list[str]:
@@ -57,9 +63,7 @@ def matching_modules(target: Target, lora: Lora, heads: Sequence[str]) -> tuple[
         names = list(dict.fromkeys(projection.module.rpartition(".")[2] for projection in first))
     for name in names:
         if not any(_ends_in(path, name) for path in paths):
-            hint = str(unknown_name("target module", name, kinds))
-            there = f"; there are {', '.join(kinds)}" if kinds and "did you mean" in hint else ""
-            raise GradleakError(f"{hint}{there} ({target.name})")
+            raise GradleakError(f"{target.name} has no module '{name}' to adapt; there are {', '.join(kinds)}")
     return [path for path in paths if any(_ends_in(path, name) for name in names)], "+".join(names)
 
 
@@ -85,8 +89,6 @@ def inject(
         lora: the settings of a fresh adapter.
         folder: the directory of one that is not fresh.
     """
-    if target.adapter is not None:
-        raise GradleakError(f"{target.name} has adapters already ({target.adapter.in_words})")
     peft = _peft()
     config = peft.LoraConfig(target_modules=list(paths), **options)
     # PEFT draws weights, which the caller's random state must not see, and warns of GPT-2's Conv1D.
