@@ -87,8 +87,16 @@ class ForestReader:
         self.noise = RowNoise(target, gradient, protocol)
         self.inputs = PrefixInputs(target, self.sites)
         self.first = [number for number, site in enumerate(self.sites) if site.tokenwise]
-        self.deep = [number for number, site in enumerate(self.sites) if not site.tokenwise]
+        self.deep = [number for number, site in enumerate(self.sites) if not site.tokenwise and self._sees_all(site)]
         self.words = torch.arange(len(target.word_embeddings), device=target.device)
+
+    def _sees_all(self, site: InputSite) -> bool:
+        """Return whether every token leaves a row; a classifier's last layer has only last tokens after its attention."""
+        if self.target.task == "causal-lm":
+            return True
+        layer = self.target.layers[-1]
+        after = {part.module for part in layer.projections} - {layer.key.module, layer.value.module}
+        return not any(part.path in after for part in site.maps[:1])
 
     def read(self) -> ForestReading:
         """Return the texts, as far as they can be read."""
@@ -102,7 +110,7 @@ class ForestReader:
         reading.notes.insert(0, capacity.line(len(forest.prefixes) if explained else len(tokens)))
         if not explained:
             reading.notes.append(
-                f"the prefixes found leave {100 * max(forest.left):.2g} % of a layer's rows unexplained"
+                f"the prefixes found leave {100 * max(forest.left, default=1.0):.2g} % of a layer's rows unexplained"
             )
         return reading
 

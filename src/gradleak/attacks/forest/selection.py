@@ -42,7 +42,7 @@ class SolvedForest:
     @property
     def leaves(self) -> list[int]:
         """Indices of the prefixes that no other extends: the ends of texts."""
-        inner = {prefix[:-1] for prefix in self.prefixes}
+        inner = {prefix[:length] for prefix in self.prefixes for length in range(len(prefix))}
         return [number for number, prefix in enumerate(self.prefixes) if prefix not in inner]
 
 

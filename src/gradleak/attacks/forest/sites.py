@@ -118,14 +118,19 @@ def _full_maps(target: Target, gradient: Mapping[str, Tensor]) -> list[MapRows]:
 
 
 def _adapter_maps(target: Target, gradient: Mapping[str, Tensor]) -> list[MapRows]:
-    """Return the rows of the gradients of A, or of B where A has none."""
+    """Return the rows of the gradients of A, or of B where A has none.
+
+    A text's first token attends to itself alone, so that its query has no gradient. Among the stacked rows of A that
+    does no harm; of B's gradients, which stand alone, those of queries are left out.
+    """
+    queries = {layer.query.module for layer in target.layers} - {layer.value.module for layer in target.layers}
     maps = []
     for module in target.adapters:
         a, b = gradient.get(module.a), gradient.get(module.b)
         if a is not None and bool(a.any()):
             factors = module.scaling * module.b_in(target.parameters).detach().double().T
             maps.append(MapRows(module.path, a, factors))
-        elif b is not None and bool(b.any()):
+        elif b is not None and bool(b.any()) and module.path not in queries:
             maps.append(MapRows(module.path, b, reduction=module.a_in(target.parameters).detach()))
     return maps
 
