@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import PassesAfter, small_target
+from conftest import WORDS, PassesAfter, small_target
 from gradleak.attacks import find_attack
 from gradleak.attacks.forest.reader import ForestReader
 from gradleak.errors import GradleakError
@@ -85,7 +85,7 @@ def test_the_first_round_is_read_while_there_are_fewer_tokens_than_the_rank() ->
 
 
 def test_more_tokens_than_dimensions_are_reported_as_such() -> None:
-    words = "the a cat dog sat ran on mat red big b c d e f g h i j k l m n o p q r s t".split()
+    words = [word for word in WORDS if word.isalpha()][:29]
     texts = [" ".join(words[number:] + words[:number]) for number in range(0, 28, 4)]
     found = read(decoder(), texts)
     assert not found.verified

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gradleak.attacks.base import Attack, register
+from gradleak.attacks.forest.output import fit_to_knowledge
 from gradleak.attacks.forest.reader import ForestReader, ForestReading
 from gradleak.attacks.forest.sites import find_sites
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Update, Victim
+from gradleak.leakage.proof import Proof
 from gradleak.settings import setting
 from gradleak.targets import Target
 
@@ -65,16 +67,19 @@ class Forest(Attack):
 
 
 def _finding(target: Target, reading: ForestReading, known: Knowledge) -> Finding:
-    texts = tuple(target.decode(list(ids)) for ids in reading.texts)
-    proof = reading.proof
+    fitted, labels = fit_to_knowledge(target, known, reading)
+    texts = tuple(target.decode(list(ids)) for ids in fitted)
+    kept = set(fitted) == set(reading.texts)  # texts that had to be cut or filled are not those proven
+    proof = reading.proof if kept else Proof()
+    same = labels == reading.labels or sorted(labels or []) == sorted(reading.labels or [])
     return Finding(
-        token_ids=reading.texts,
-        labels=reading.labels,
+        token_ids=fitted,
+        labels=labels,
         loss=0.0 if proof.verified else reading.left,
         history=(Snapshot(1, reading.left, texts),),
         notes=(*reading.notes, *proof.evidence),
         verified=proof.verified,
         complete=proof.complete,
-        labels_verified=proof.labels_verified,
-        settled=reading.settled,
+        labels_verified=proof.labels_verified and same,
+        settled=reading.settled and kept,
     )

@@ -78,7 +78,9 @@ def _members(
     inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], prefixes: list[Prefix], tokens: Tensor
 ) -> list[Prefix]:
     outside = _outside(inputs, residuals[:1], sites[:1], prefixes, tokens)
-    passing = [(number // len(tokens), number % len(tokens)) for number in (outside < PASSES).nonzero().flatten().tolist()]
+    passing = [
+        (number // len(tokens), number % len(tokens)) for number in (outside < PASSES).nonzero().flatten().tolist()
+    ]
     kept = []
     by_prefix: dict[int, list[int]] = {}
     for prefix, token in passing:
@@ -116,9 +118,22 @@ class PrefixPool:
     ) -> None:
         self.inputs, self.residuals, self.sites, self.tokens = inputs, list(residuals), list(sites), tokens
         self.prefixes: list[Prefix] = []
+        self.given: list[Prefix] = []
         self.picked: list[int] = []
         self._vectors: list[list[Tensor]] = [[] for _ in sites]
         self._new: list[list[Tensor]] = [[] for _ in sites]
+
+    def start_from(self, prefixes: Sequence[Prefix]) -> None:
+        """Project prefixes that were found by other means out of every site's rows."""
+        self.given = list(prefixes)
+        for residual, vectors in zip(self.residuals, self.inputs.of_prefixes(prefixes, self.sites), strict=True):
+            for vector in residual.weighted(vectors):
+                residual.pick(vector)
+
+    @property
+    def found(self) -> list[Prefix]:
+        """All prefixes: those it was started from, and those picked."""
+        return [*self.given, *(self.prefixes[number] for number in self.picked)]
 
     def extend(self, prefixes: Sequence[Prefix]) -> None:
         """Add every extension of these prefixes by one token."""
@@ -166,13 +181,12 @@ def grow_by_pursuit(
     """Pick prefixes until they explain all sites' rows, `most` are picked, or the time is up; the pool holds them.
 
     Args:
-        pool: an empty pool.
+        pool: a pool with candidates.
         most: how many to pick at most.
         deadline: when to stop.
         report: called with the prefixes picked so far.
         noisy: whether to stop at prefixes that score far less than those before, as noise is never quite explained.
     """
-    pool.extend([()])
     picked: list[float] = []
     while len(pool.picked) < most and not pool.explained and not deadline.passed:
         chosen: list[int] = []
@@ -191,4 +205,4 @@ def grow_by_pursuit(
         if not chosen:
             break
         pool.extend([pool.prefixes[number] for number in chosen])
-        report([pool.prefixes[number] for number in pool.picked])
+        report(pool.found)

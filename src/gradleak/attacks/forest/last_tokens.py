@@ -34,9 +34,7 @@ def trailing_sites(sites: Sequence[InputSite]) -> list[int]:
     return chosen
 
 
-def last_token(
-    target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Tensor
-) -> tuple[int, float]:
+def last_token(target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Tensor) -> tuple[int, float]:
     """Return the token that follows a text's last prefix, and how far its coefficients are from those observed (0 to 1).
 
     Args:

@@ -48,10 +48,11 @@ class PrefixInputs:
             sites: indices of sites, in order; the forward pass ends at the last of them.
         """
         step = max(1, ROWS // len(tokens))
-        parts = []
-        for start in range(0, len(prefixes), step):
-            for chunk in torch.split(tokens, ROWS):
-                parts.append(self._extend(prefixes[start : start + step], chunk, sites))
+        parts = [
+            self._extend(prefixes[start : start + step], chunk, sites)
+            for start in range(0, len(prefixes), step)
+            for chunk in torch.split(tokens, ROWS)
+        ]
         return [torch.cat([part[number] for part in parts]) for number in range(len(sites))]
 
     def of_prefixes(self, prefixes: Sequence[Prefix], sites: Sequence[int]) -> list[Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
-from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.growth import DONE, MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
 from gradleak.attacks.forest.residual import Residual
@@ -91,7 +91,7 @@ class ForestReader:
         self.words = torch.arange(len(target.word_embeddings), device=target.device)
 
     def _sees_all(self, site: InputSite) -> bool:
-        """Return whether every token leaves a row; a classifier's last layer has only last tokens after its attention."""
+        """Return whether every token leaves a row: not so after the attention of a classifier's last layer."""
         if self.target.task == "causal-lm":
             return True
         layer = self.target.layers[-1]
@@ -163,22 +163,31 @@ class ForestReader:
             prefixes = [prefix for prefix in found if not is_repeat(prefix)]
             sites = sorted({*chosen, *trailing_sites(self.sites)})
             sites = [number for number in sites if self.sites[number].reduction is None]
-            return self._selected(prefixes, {number: self._residual(number) for number in sites})
+            forest = self._selected(prefixes, {number: self._residual(number) for number in sites})
+            if not prefixes or not sites or max(forest.left) < DONE or self.deadline.passed:
+                return forest
+            return self._pursued(tokens, forest.prefixes)
         return self._pursued(tokens)
 
-    def _pursued(self, tokens: Tensor) -> SolvedForest:
+    def _pursued(self, tokens: Tensor, given: Sequence[Prefix] = ()) -> SolvedForest:
+        """Pick prefixes one by one, beside those that are given, whose rows are weak or hidden behind others."""
         sites = self._pursuit_sites()
         residuals = [self._residual(number) for number in sites]
         pool = PrefixPool(self.inputs, residuals, sites, tokens)
+        if given:
+            pool.start_from(given)
         most = min(int((1 + self.spare) * 2 * len(tokens)) + 8, min(r.rows.shape[1] for r in residuals) - 1)
         noisy = not self.noise.exact
 
         def report(found: list[Prefix]) -> None:
             self.progress(longest_prefixes(found), sum(r.fraction for r in residuals) / len(residuals))
 
-        grow_by_pursuit(pool, most, self.deadline, report, noisy=noisy)
-        prefixes = [pool.prefixes[number] for number in pool.picked]
-        return self._selected(prefixes, dict(zip(sites, residuals, strict=True)))
+        leaves = longest_prefixes(given)  # what is missing mostly continues a text
+        for roots in [leaves, [prefix for prefix in [(), *given] if prefix not in set(leaves)]]:
+            if roots and not pool.explained and not self.deadline.passed:
+                pool.extend(roots)
+                grow_by_pursuit(pool, most - len(given), self.deadline, report, noisy=noisy)
+        return self._selected(pool.found, {n: self._residual(n) for n in sites})
 
     def _pursuit_sites(self) -> list[int]:
         """Return all deeper sites of adapters; of a full update, whose sites have many rows each, some."""
@@ -244,4 +253,3 @@ class ForestReader:
             token, _ = last_token(self.target, sites, prefix, observed)
             texts.append((*prefix, token))
         return texts
-

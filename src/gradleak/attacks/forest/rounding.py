@@ -74,10 +74,7 @@ class RowNoise:
         size = part.rows.double().abs()
         error = size * AUTOCAST[self.protocol.precision]
         send, training = self.protocol.send, self.protocol.training
-        if send in RELATIVE:
-            error = error + size * RELATIVE[send] / 3**0.5
-        else:
-            error = error + size.max() / CODES / 12**0.5
+        error += size * RELATIVE[send] / 3**0.5 if send in RELATIVE else size.max() / CODES / 12**0.5
         if training is not None:
             error = error + self._step_errors(part, training, size)
         return error
