@@ -3,7 +3,7 @@
     python benchmarks/decoders.py --data cola.tsv --data banking77.tsv --workers 2 -o decoders.json
     python benchmarks/decoders.py --data cola.tsv --rows lora-8 --batch-sizes 1 --batches 16 -o decoders.json
     python benchmarks/decoders.py --attack lamp:best --data cola.tsv --rows lora-8 --batches 4 -o decoders.json
-    python benchmarks/decoders.py --model gpt2 --random-weights --data cola.tsv --rows full --batch-sizes 64 -o shapes.json
+    python benchmarks/decoders.py --model gpt2 --random-weights --data cola.tsv --rows full --batch-sizes 64 -o g.json
     python benchmarks/decoders.py --score decoders.json
 
 The rows of the table (`--rows`), each with its own batch sizes unless `--batch-sizes` is given:
@@ -99,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--data", action="append", help="tab-separated file with the columns label and text; repeatable"
     )
+    parser.add_argument("--take", default="0:100", help="first:last sentence of each file")
     parser.add_argument("--rows", default=",".join(KINDS))
     parser.add_argument("--batch-sizes", help="in place of each row's own")
     parser.add_argument("--batches", type=int, help="in a row, of all files together; 16 by default, 8 from B = 16 on")
@@ -133,7 +134,7 @@ def _target(options: dict[str, object], classes: int, row: str) -> Target:
 
 def work(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the batches of all rows and sizes, from one file after the other in turn."""
-    files = [(Path(name).stem, read_sentences(Path(name), "0:1000000")) for name in arguments.data]
+    files = [(Path(name).stem, read_sentences(Path(name), arguments.take)) for name in arguments.data]
     model = Path(arguments.model).name + (" with random weights" if arguments.random_weights else "")
     for name in arguments.rows.split(","):
         sizes = [int(size) for size in arguments.batch_sizes.split(",")] if arguments.batch_sizes else KINDS[name].sizes

@@ -1,7 +1,7 @@
 """A language model's last tokens: they enter no layer that the loss sees, but they are predicted.
 
-The prefix before a text's last token is a leaf of the forest. Its coefficients are the gradients of the maps' outputs at
-that place, and they depend on nothing but the gradient of the last hidden state there, w · (p W − W_y): a linear
+The prefix before a text's last token is a leaf of the forest. Its coefficients are the gradients of the maps' outputs
+there, and they depend on nothing but the gradient of the last hidden state, w · (p W − W_y): a linear
 function of row y of the output layer, which is compared for the whole vocabulary at once. Other texts do not interfere,
 and neither the weight w nor the number of texts need be known.
 """
@@ -35,7 +35,7 @@ def trailing_sites(sites: Sequence[InputSite]) -> list[int]:
 
 
 def last_token(target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Tensor) -> tuple[int, float]:
-    """Return the token that follows a text's last prefix, and how far its coefficients are from those observed (0 to 1).
+    """Return the token that follows a text's last prefix, and the distance of its coefficients from those observed.
 
     Args:
         target: a causal language model.

@@ -14,7 +14,7 @@ from gradleak.targets import Target
 def fit_to_knowledge(
     target: Target, known: Knowledge, reading: ForestReading
 ) -> tuple[list[Sentence], list[int] | None]:
-    """Return texts and labels in the known order and lengths; a proven reading that contradicts them is kept as it is."""
+    """Return texts and labels in the known order and lengths; a proven reading that contradicts them is kept."""
     texts = list(reading.texts)
     labels = reading.labels
     if known.sequences is None or (reading.proof.verified and not _agrees(known, texts)):
