@@ -25,6 +25,9 @@ from gradleak.targets import Target
 ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
 """Called with the texts so far and the fraction of the update that they leave."""
 
+TABLE_ROWS = 4e-7
+"""Singular values of the first layer's rows below this fraction of the largest are rounding of float32."""
+
 ENOUGH = 3
 """Prefixes are tested one by one if at least so many sites show their whole row space."""
 
@@ -119,7 +122,7 @@ class ForestReader:
     def _residual(self, number: int) -> Residual:
         rows, noise = self.noise.of(self.sites[number])
         if self.sites[number].tokenwise:
-            noise = replace(noise, vectors=TABLE)
+            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.noise.exact else noise.rows)
         return Residual(rows, noise)
 
     def _tokens(self) -> tuple[Tensor, TokensAt]:
@@ -136,16 +139,15 @@ class ForestReader:
 
             return at(0), at
         tables = self._tables(0)
-        if open_ended:
-            most = min(residual.rows.shape[1] for residual in residuals) - 1
-            picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy)
-            if not noisy:
-                all_found = all(residual.explained for residual in residuals)
-                kept = take_back(tables[0], self.sites[self.first[0]].rows, picked)
-                picked = kept if all_found or self.deadline.hit else []
-            tokens = self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
-        else:
-            tokens = tokens_in_span(tables, residuals)
+        members = [] if open_ended else tokens_in_span(tables, residuals).tolist()
+        most = min(residual.rows.shape[1] for residual in residuals) - 1
+        # a token whose coefficients are tiny does not quite lie in the span; without the others it stands out
+        picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy, given=members)
+        if not noisy and self.sites[self.first[0]].reduction is None:
+            all_found = all(residual.explained for residual in residuals)
+            kept = take_back(tables[0], self.sites[self.first[0]].rows, picked)
+            picked = kept if all_found or members or self.deadline.hit else []
+        tokens = self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
         return tokens, lambda position: tokens
 
     def _tables(self, position: int) -> list[Tensor]:

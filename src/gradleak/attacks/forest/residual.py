@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FLOAT32 = 2e-6
+FLOAT32 = 5e-7
 """Singular values below this fraction of the largest are rounding of float32."""
 
 SAME = 1e-5

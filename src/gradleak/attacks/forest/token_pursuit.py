@@ -38,7 +38,13 @@ def tokens_in_span(tables: Sequence[Tensor], residuals: Sequence[Residual]) -> T
 
 
 def pursue_tokens(
-    tables: Sequence[Tensor], residuals: Sequence[Residual], most: int, deadline: Deadline, *, noisy: bool = False
+    tables: Sequence[Tensor],
+    residuals: Sequence[Residual],
+    most: int,
+    deadline: Deadline,
+    *,
+    noisy: bool = False,
+    given: Sequence[int] = (),
 ) -> list[int]:
     """Return the tokens whose vectors explain the rows, in the order in which they were picked.
 
@@ -48,10 +54,14 @@ def pursue_tokens(
         most: how many to pick at most.
         deadline: when to return those picked so far.
         noisy: whether to stop once most picks are doubtful, as noise is never quite explained.
+        given: tokens that were found by other means, picked first.
     """
     vectors = [residual.weighted(table) for residual, table in zip(residuals, tables, strict=True)]
+    picked = list(given)
+    for residual, own in zip(residuals, vectors, strict=True):
+        for token in picked:
+            residual.pick(own[token])
     new = [residual.new_part(own) for residual, own in zip(residuals, vectors, strict=True)]
-    picked: list[int] = []
     certain, highest = 0, 0.0
     while len(picked) < most and not all(r.explained for r in residuals) and not deadline.passed:
         scores = sum(r.scores(v, n) for r, v, n in zip(residuals, vectors, new, strict=True) if not r.explained)
