@@ -129,7 +129,7 @@ def adapted_target(model: str, classes: int, task: str, device: str, random_weig
 def _target(options: dict[str, object], classes: int, row: str) -> Target:
     names = ("model", "task", "device", "random_weights")
     model, task, device, random_weights = (options[name] for name in names)
-    return adapted_target(model, classes, task, device, random_weights, KINDS[row].lora)  # type: ignore[arg-type]
+    return adapted_target(model, classes, task, device, random_weights, KINDS[row].lora)
 
 
 def work(arguments: argparse.Namespace) -> Iterator[Row]:
