@@ -21,7 +21,7 @@ SAME = 1e-5
 
 
 @dataclass(frozen=True)
-class Noise:
+class SiteNoise:
     """What rounding does to the rows and vectors of a site.
 
     Attributes:
@@ -43,8 +43,8 @@ class Residual:
         noise: the noise of the rows and of the vectors that will be offered.
     """
 
-    def __init__(self, rows: Tensor, noise: Noise | None = None) -> None:
-        self.noise = noise or Noise()
+    def __init__(self, rows: Tensor, noise: SiteNoise | None = None) -> None:
+        self.noise = noise or SiteNoise()
         self.rows = rows
         self.left = self.rows.clone()
         self.picked = self.rows.new_zeros(0, rows.shape[1])  # orthonormal

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gradleak.attacks.forest.residual import FLOAT32, Noise
+from gradleak.attacks.forest.residual import FLOAT32, SiteNoise
 from gradleak.attacks.forest.sites import InputSite, MapRows
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.targets import Target
@@ -54,20 +54,20 @@ class RowNoise:
         training = self.protocol.training
         return training is not None and training.steps != 1
 
-    def of(self, site: InputSite) -> tuple[Tensor, Noise]:
+    def of(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
         """Return a site's rows, scaled to even noise, and that noise.
 
         Rows of a float32 gradient keep their scale.
         """
         if self.exact:
-            return site.rows, Noise()
+            return site.rows, SiteNoise()
         errors = torch.cat([self._errors(part) / part.rows.double().norm().clamp(min=1e-300) for part in site.maps])
         heights = errors.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-300)
         widths = (errors / heights).square().mean(dim=0).sqrt().clamp(min=1e-3)
         rows = site.rows / heights / widths
         edge = EDGE * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
         largest = float(torch.linalg.svdvals(rows)[0])
-        return rows, Noise(max(FLOAT32, edge / max(largest, 1e-300)), 1e-4, 1 / widths)
+        return rows, SiteNoise(max(FLOAT32, edge / max(largest, 1e-300)), 1e-4, 1 / widths)
 
     def _errors(self, part: MapRows) -> Tensor:
         """Return the standard deviation of each entry's error `[rows, width]`, in the units of the gradient."""
