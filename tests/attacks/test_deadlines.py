@@ -24,7 +24,7 @@ from gradleak.exchange import Deadline, Knowledge, Reporter, Update
 from gradleak.federation import Client
 from gradleak.targets import Target, load_target
 
-OWN_CLOCK = {"auto", "sieve"}
+OWN_CLOCK = {"auto", "forest", "sieve"}
 """They are tested where they are."""
 
 ATTACKS_HERE = sorted(

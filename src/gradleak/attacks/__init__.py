@@ -8,6 +8,7 @@ from gradleak.attacks.base import ATTACKS, Attack, find_attack, register
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.edr import Edr
 from gradleak.attacks.fet import Fet
+from gradleak.attacks.forest import Forest
 from gradleak.attacks.grab import Grab
 from gradleak.attacks.lamp import Lamp, LampL2L1
 from gradleak.attacks.lti import Lti, LtiP
@@ -27,6 +28,7 @@ __all__ = [
     "Edr",
     "Fet",
     "Finding",
+    "Forest",
     "Grab",
     "Lamp",
     "LampL2L1",

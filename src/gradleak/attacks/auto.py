@@ -22,7 +22,10 @@ NEAREST, NEAREST_ROUNDED = 1e-7, 1e-5
 """Cosine distances below which no words can be nearer: rounding of float32, and of bfloat16."""
 
 SIEVE_SHARE, SHARE = 0.8, 0.6
-"""Fractions of the remaining time that an attack may take while others wait: sieve, which reads most, and any other."""
+"""Fractions of the remaining time that an attack may take while others wait: one that reads, and one that searches."""
+
+READERS = ("forest", "sieve")
+"""Attacks that solve for the text: forest for decoders, sieve for all; what they count helps the others."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Auto(Attack):
         for attack in attacks:
             if outcomes and deadline.passed:
                 break
-            share = 1.0 if attack is attacks[-1] else SIEVE_SHARE if attack.name == "sieve" else SHARE
+            share = 1.0 if attack is attacks[-1] else SIEVE_SHARE if attack.name in READERS else SHARE
             part = reporter.within(deadline.sooner(share * deadline.left))
             try:
                 outcomes.append(_run(attack, target, _informed(victim, outcomes), part, evidence))
@@ -104,7 +107,7 @@ class Auto(Attack):
 def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
     """Return the attacks that apply to an update, strongest first."""
     hybrid = ("lamp", "grab") if evidence.dropout is False else ("grab", "lamp")
-    wanted: list[Attack] = [find_attack("sieve")()]
+    wanted: list[Attack] = [find_attack("forest")(), find_attack("sieve")()]
     if not evidence.pruned and not evidence.only_signs:  # that the words are recognisable, mosaic checks itself
         wanted.append(find_attack("mosaic").with_settings())
     wanted += [find_attack(name).with_settings("fast") for name in hybrid]
@@ -113,9 +116,9 @@ def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
 
 
 def _informed(victim: Victim, outcomes: Sequence[AttackOutcome]) -> Victim:
-    """Return the victim with the number of sentences that sieve read, if none is known, and a fresh random stream."""
+    """Return the victim with the number of sentences that were read, if none is known, and a fresh random stream."""
     known = victim.knowledge
-    counted = next((sum(outcome.finding.copies) for outcome in outcomes if outcome.name == "sieve"), 0)
+    counted = next((sum(o.finding.copies) or len(o.finding.token_ids) for o in outcomes if o.name in READERS), 0)
     if known.sequences is None and counted:
         known = replace(known, batch_size=counted)
     generator = torch.Generator().manual_seed(victim.generator.initial_seed())

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.reading import Reading
 from gradleak.exchange import Knowledge
+from gradleak.leakage.batch_shape import arrange, resize
 from gradleak.optimisation.slots import impossible_words
-from gradleak.targets import Target
 
 
 def fit_to_knowledge(observed: ObservedUpdate, known: Knowledge, reading: Reading) -> Reading:
@@ -61,36 +59,6 @@ def _copies_in_batch(size: int | None, counts: Sequence[int]) -> list[int]:
     if size and total % size == 0 and all(count % (total // size) == 0 for count in counts):
         return [count // (total // size) for count in counts]
     return []
-
-
-def arrange(sentences: Sequence[Sentence], labels: Sequence[int] | None, known: Knowledge) -> list[int | None]:
-    """Return for each known sequence the index of the sentence whose length and label fit best; None for no sentence.
-
-    If the batch size is not known, the sentences keep their order.
-    """
-    wanted = known.sequences
-    if wanted is None:
-        return list(range(len(sentences)))
-    cost = np.zeros((wanted, len(sentences)))
-    for slot in range(wanted):
-        for number, sentence in enumerate(sentences):
-            if known.lengths is not None:
-                cost[slot, number] += abs(known.lengths[slot] - len(sentence))
-            if known.labels is not None and labels is not None:
-                cost[slot, number] += 0.5 * (known.labels[slot] != labels[number])
-    order: list[int | None] = [None] * wanted
-    for slot, number in zip(*linear_sum_assignment(cost), strict=True):
-        order[int(slot)] = int(number)
-    return order
-
-
-def resize(target: Target, sentence: Sentence, length: int, filler: Sentence) -> Sentence:
-    """Return a sentence of exactly this length: cut, or extended by the filler's tokens at the same positions."""
-    before, after = target.special_tokens
-    inner = sentence[len(before) : len(sentence) - len(after) or None] if sentence else ()
-    room = length - len(before) - len(after)
-    inner = (*inner, *filler[len(before) + len(inner) : len(before) + room])
-    return (*before, *inner[:room], *after)
 
 
 def guess_words(observed: ObservedUpdate, length: int, choice: int) -> Sentence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from gradleak.cli.planning import plan_simulation
 
 if TYPE_CHECKING:
     from gradleak.audit.run import BatchResult
+    from gradleak.targets import Target
 
 SENTENCES = (
     "the doctor says my son is ill",
@@ -27,7 +29,14 @@ SENTENCES = (
     "please call me when you get home",
 )
 ATTACK = "auto"
+REAL_DECODER, EMBEDDED_DECODER = "smollm2", "the embedded language model"
+REAL_LORA, EMBEDDED_LORA = "r=8,rounds=1", "r=16,rounds=1"
+"""Adapters of the demo; the embedded model has a table of positions and is read while the rank exceeds the tokens."""
 
+DemoLora = Annotated[
+    bool,
+    typer.Option("--lora", help="A language model whose LoRA adapters alone are sent; needs the peft extra."),
+]
 DemoTexts = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,29 +49,80 @@ DemoTexts = Annotated[
 ]
 
 
-def demo(text: DemoTexts = None, seed: Seed = 0, json_file: JsonFile = None, quiet: Quiet = False) -> None:
+def demo(
+    text: DemoTexts = None,
+    lora: DemoLora = False,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
     """Read a private batch back from one gradient of the embedded model, in a few seconds and without network."""
     check_output(json_file)
     screen = Screen(quiet)
     with one_thread():
-        result = perform(text or list(SENTENCES), seed, screen, json_file)
+        if lora:
+            result = perform_lora((text or list(SENTENCES))[:1], seed, screen, json_file)
+        else:
+            result = perform(text or list(SENTENCES), seed, screen, json_file)
     for line in meaning(result):
         screen.line(line)
 
 
 def perform(texts: list[str], seed: int, screen: Screen, json_file: Path | None) -> BatchResult:
     """Simulate a client, explain on the screen what happens, and return the result of the attack."""
+    target = ModelChoice(device="cpu").load(seed)
+    what = f"It trains {target.name}, a small BERT, on them in one batch, with dropout, and sends a gradient:"
+    return _attacked(target, texts, ClientChoice(dropout=True), what, (seed, screen, json_file))
+
+
+def perform_lora(texts: list[str], seed: int, screen: Screen, json_file: Path | None) -> BatchResult:
+    """Do the same with a language model of which the client trains and sends LoRA adapters alone."""
+    target = adapted_decoder(seed)
+    modules = len(target.adapters)
+    what = f"It trains LoRA adapters on {modules} matrices of {target.name}, and sends their gradient, nothing else:"
+    return _attacked(target, texts, ClientChoice(), what, (seed, screen, json_file))
+
+
+def adapted_decoder(seed: int) -> Target:
+    """Return SmolLM2 with adapters if it is installed, else the embedded language model with adapters."""
+    from gradleak.assets import asset_path
+    from gradleak.assets.models import load_embedded_prior
+    from gradleak.targets import Target, family_of
+    from gradleak.targets.adapters import Lora
+    from gradleak.targets.adapters.fresh import with_lora
+    from gradleak.targets.reading import read_tokenizer
+    from gradleak.targets.registry import MODELS
+
+    entry = MODELS[REAL_DECODER]
+    if entry.package and find_spec(entry.package) and find_spec("gguf") and find_spec("accelerate"):
+        return ModelChoice(model=REAL_DECODER, task="causal-lm", lora=REAL_LORA, device="cpu").load(seed)
+    model = load_embedded_prior()
+    target = Target(
+        model,
+        read_tokenizer(asset_path("tiny")),
+        family_of("gpt2"),
+        name=EMBEDDED_DECODER,
+        task="causal-lm",
+        seed=seed,
+    )
+    return with_lora(target, Lora.parse(EMBEDDED_LORA))
+
+
+def _attacked(
+    target: Target, texts: list[str], choice: ClientChoice, what: str, run: tuple[int, Screen, Path | None]
+) -> BatchResult:
     from gradleak.attacks import find_attack
 
+    seed, screen, json_file = run
     attack = find_attack(ATTACK).with_settings()
-    target = ModelChoice(device="cpu").load(seed)
-    client = ClientChoice(dropout=True).read()
     chosen = ChosenAttack(attack, attack.default_preset(), seed)
-    plan, description = plan_simulation(chosen, target, TextChoice(texts).read(), client, len(texts), attack.assumes)
+    plan, description = plan_simulation(
+        chosen, target, TextChoice(texts).read(), choice.read(), len(texts), attack.assumes
+    )
     screen.line(f"A client of federated training has {plural(len(texts), 'private sentence')}:")
     for text in texts:
         screen.line(f"  {text}", "bold")
-    screen.line(f"\nIt trains {target.name}, a small BERT, on them in one batch, with dropout, and sends a gradient:")
+    screen.line(f"\n{what}")
     screen.line(f"  {sizes(plan.first().update)}\n", "bold")
     screen.line("The server knows the model, and nothing of the text. It looks at the gradient:\n")
     return run_and_report(plan, description, screen, json_file)[0]

@@ -1,0 +1,257 @@
+"""Read one update of a decoder: tokens, prefixes, texts, proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.forest.capacity import Capacity
+from gradleak.attacks.forest.growth import DONE, MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
+from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
+from gradleak.attacks.forest.residual import Residual
+from gradleak.attacks.forest.rounding import RowNoise
+from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
+from gradleak.attacks.forest.sites import InputSite, find_sites
+from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
+from gradleak.exchange import Deadline, Protocol
+from gradleak.leakage.labels import labels_from_classifier
+from gradleak.leakage.proof import Proof, prove_by_whole_gradient
+from gradleak.targets import Target
+
+ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
+"""Called with the texts so far and the fraction of the update that they leave."""
+
+TABLE_ROWS = 4e-7
+"""Singular values of the first layer's rows below this fraction of the largest are rounding of float32."""
+
+ENOUGH = 3
+"""Prefixes are tested one by one if at least so many sites show their whole row space."""
+
+FULL_SITES = 12
+"""Sites of a full update that a pursuit takes, about."""
+
+ROUNDED = 0.05
+"""Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
+
+TABLE = 3e-7
+"""Relative error of the vocabulary's vectors, which are rounded once; those of deeper layers have gone through many
+operations."""
+
+
+@dataclass
+class ForestReading:
+    """The texts read from one update.
+
+    Attributes:
+        texts: token ids of each.
+        labels: their classes; None for a language model, or if not determined.
+        left: the fraction of the update that is not explained.
+        notes: one line for each fact.
+        proof: what the update proves.
+        settled: whether the update was read to the end, though it may prove nothing.
+    """
+
+    texts: list[Prefix] = field(default_factory=list)
+    labels: list[int] | None = None
+    left: float = 1.0
+    notes: list[str] = field(default_factory=list)
+    proof: Proof = field(default_factory=Proof)
+    settled: bool = False
+
+
+class ForestReader:
+    """Reads one update.
+
+    Args:
+        target: a decoder.
+        gradient: gradients by name.
+        protocol: what is public of how the update was made.
+        spare: superfluous prefixes that may be picked for each token found.
+        deadline: when to return the best found so far.
+        progress: called with the texts so far.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        gradient: Mapping[str, Tensor],
+        protocol: Protocol,
+        spare: float,
+        deadline: Deadline,
+        progress: ProgressCallback,
+    ) -> None:
+        self.target, self.gradient, self.protocol = target, gradient, protocol
+        self.spare, self.deadline, self.progress = spare, deadline, progress
+        self.sites = find_sites(target, gradient)
+        self.noise = RowNoise(target, gradient, protocol)
+        self.inputs = PrefixInputs(target, self.sites)
+        self.first = [number for number, site in enumerate(self.sites) if site.tokenwise]
+        self.deep = [number for number, site in enumerate(self.sites) if not site.tokenwise and self._sees_all(site)]
+        self.words = torch.arange(len(target.word_embeddings), device=target.device)
+
+    def _sees_all(self, site: InputSite) -> bool:
+        """Return whether every token leaves a row: not so after the attention of a classifier's last layer."""
+        if self.target.task == "causal-lm":
+            return True
+        layer = self.target.layers[-1]
+        after = {part.module for part in layer.projections} - {layer.key.module, layer.value.module}
+        return not any(part.path in after for part in site.maps[:1])
+
+    def read(self) -> ForestReading:
+        """Return the texts, as far as they can be read."""
+        capacity = Capacity.of([self.sites[number] for number in self.first])
+        tokens, tokens_at = self._tokens()
+        if not len(tokens):
+            return ForestReading(notes=[capacity.line(None)])
+        forest = self._grown(tokens, tokens_at)
+        reading = self._texts(forest)
+        explained = forest.explained if self.noise.exact else reading.left < ROUNDED
+        reading.notes.insert(0, capacity.line(len(forest.prefixes) if explained else len(tokens)))
+        if not explained:
+            reading.notes.append(
+                f"the prefixes found leave {100 * max(forest.left, default=1.0):.2g} % of a layer's rows unexplained"
+            )
+        return reading
+
+    # --- tokens ------------------------------------------------------------------------------------------------
+
+    def _residual(self, number: int) -> Residual:
+        rows, noise = self.noise.of(self.sites[number])
+        if self.sites[number].tokenwise:
+            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.noise.exact else noise.rows)
+        return Residual(rows, noise)
+
+    def _tokens(self) -> tuple[Tensor, TokensAt]:
+        """Return the tokens of the batch, and those that may stand at a position."""
+        residuals = [self._residual(number) for number in self.first]
+        noisy = not self.noise.exact
+        open_ended = noisy or any(residual.full for residual in residuals)
+        if self.target.family.position_embedding is not None:
+            if open_ended:
+                return self.words[:0], lambda position: self.words[:0]
+
+            def at(position: int) -> Tensor:
+                return tokens_in_span(self._tables(position), residuals)
+
+            return at(0), at
+        tables = self._tables(0)
+        members = [] if open_ended else tokens_in_span(tables, residuals).tolist()
+        most = min(residual.rows.shape[1] for residual in residuals) - 1
+        # a token whose coefficients are tiny does not quite lie in the span; without the others it stands out
+        picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy, given=members)
+        if not noisy and self.sites[self.first[0]].reduction is None:
+            all_found = all(residual.explained for residual in residuals)
+            kept = take_back(tables[0], self.sites[self.first[0]].rows, picked)
+            picked = kept if all_found or members or self.deadline.hit else []
+        tokens = self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
+        return tokens, lambda position: tokens
+
+    def _tables(self, position: int) -> list[Tensor]:
+        if position >= self.target.max_length:
+            return [self.inputs.of_tokens(number, self.words[:0], 0) for number in self.first]
+        return [self.inputs.of_tokens(number, self.words, position) for number in self.first]
+
+    # --- prefixes ----------------------------------------------------------------------------------------------
+
+    def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
+        whole = self._whole_sites() if self.noise.exact else {}
+        if len(whole) >= min(ENOUGH, len(self.deep)):
+            chosen = list(whole)
+            found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
+            prefixes = [prefix for prefix in found if not is_repeat(prefix)]
+            sites = sorted({*chosen, *trailing_sites(self.sites)})
+            sites = [number for number in sites if self.sites[number].reduction is None]
+            forest = self._selected(prefixes, {number: self._residual(number) for number in sites})
+            if not prefixes or not sites or max(forest.left) < DONE or self.deadline.passed:
+                return forest
+            return self._pursued(tokens, forest.prefixes)
+        return self._pursued(tokens)
+
+    def _pursued(self, tokens: Tensor, given: Sequence[Prefix] = ()) -> SolvedForest:
+        """Pick prefixes one by one, beside those that are given, whose rows are weak or hidden behind others."""
+        sites = self._pursuit_sites()
+        residuals = [self._residual(number) for number in sites]
+        pool = PrefixPool(self.inputs, residuals, sites, tokens)
+        if given:
+            pool.start_from(given)
+        most = min(int((1 + self.spare) * 2 * len(tokens)) + 8, min(r.rows.shape[1] for r in residuals) - 1)
+        noisy = not self.noise.exact
+
+        def report(found: list[Prefix]) -> None:
+            self.progress(longest_prefixes(found), sum(r.fraction for r in residuals) / len(residuals))
+
+        leaves = longest_prefixes(given)  # what is missing mostly continues a text
+        for roots in [leaves, [prefix for prefix in [(), *given] if prefix not in set(leaves)]]:
+            if roots and not pool.explained and not self.deadline.passed:
+                pool.extend(roots)
+                grow_by_pursuit(pool, most - len(given), self.deadline, report, noisy=noisy)
+        return self._selected(pool.found, {n: self._residual(n) for n in sites})
+
+    def _pursuit_sites(self) -> list[int]:
+        """Return all deeper sites of adapters; of a full update, whose sites have many rows each, some."""
+        if self.target.adapter is not None:
+            return self.deep
+        step = max(1, len(self.deep) // FULL_SITES)
+        return sorted({*self.deep[::step], *trailing_sites(self.sites)})
+
+    def _whole_sites(self) -> dict[int, Residual]:
+        """Return the first deeper sites that show their whole row space."""
+        whole: dict[int, Residual] = {}
+        for examined, number in enumerate(self.deep, start=1):
+            residual = self._residual(number)
+            if not residual.full:
+                whole[number] = residual
+            if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
+                break
+        return whole
+
+    def _selected(self, prefixes: list[Prefix], residuals: Mapping[int, Residual]) -> SolvedForest:
+        sites = list(residuals)
+        if not prefixes or not sites:
+            return SolvedForest(prefixes, [], [], sites)
+        vectors = self.inputs.of_prefixes(prefixes, sites)
+        weighted = [residuals[n].weighted(own.double()) for n, own in zip(sites, vectors, strict=True)]
+        rows = [residuals[n].weighted(self.sites[n].rows) for n in sites]
+        if self.noise.exact:
+            return without_superfluous(prefixes, sites, rows, weighted)
+        return solve(prefixes, sites, rows, weighted)
+
+    # --- texts -------------------------------------------------------------------------------------------------
+
+    def _texts(self, forest: SolvedForest) -> ForestReading:
+        texts = [forest.prefixes[number] for number in forest.leaves]
+        if not texts:
+            return ForestReading(notes=["no text found"])
+        labels = None
+        if self.target.task == "causal-lm":
+            texts = self._with_last_tokens(forest)
+        else:
+            labels = labels_from_classifier(self.target, self.gradient, texts)
+        proof = prove_by_whole_gradient(self.target, self.gradient, texts, labels)
+        notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
+        unexplained = proof.unexplained
+        if not proof.verified and unexplained < ROUNDED:
+            notes.append(
+                f"the texts explain all but {100 * unexplained:.2g} % of the update: about what rounding leaves, and "
+                "no proof"
+            )
+        settled = proof.verified or (not self.noise.exact and unexplained < ROUNDED)
+        return ForestReading(texts, labels, unexplained, notes, proof, settled)
+
+    def _with_last_tokens(self, forest: SolvedForest) -> list[Prefix]:
+        numbers = trailing_sites(self.sites)
+        if not numbers or not forest.coefficients:
+            return [forest.prefixes[leaf] for leaf in forest.leaves]
+        sites: list[InputSite] = [self.sites[number] for number in numbers]
+        texts = []
+        at = [forest.sites.index(number) for number in numbers]
+        for leaf in forest.leaves:
+            prefix = forest.prefixes[leaf]
+            observed = torch.cat([forest.coefficients[place][leaf] for place in at])
+            token, _ = last_token(self.target, sites, prefix, observed)
+            texts.append((*prefix, token))
+        return texts

@@ -1,0 +1,98 @@
+"""How far each entry of an update may be from the gradient behind it: number formats, local steps, Adam's ε.
+
+The size of the error is known entry by entry from the protocol. Rows and columns of a site are divided by their
+root-mean-square errors; what is left of the error is close to a random matrix of unit variance, whose largest singular
+value is √rows + √columns (Marchenko & Pastur 1967): directions below that are noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.forest.residual import FLOAT32, SiteNoise
+from gradleak.attacks.forest.sites import InputSite, MapRows
+from gradleak.exchange import FedAvg, Protocol
+from gradleak.targets import Target
+
+RELATIVE = {"fp32": 2.0**-25, "fp16": 2.0**-12, "bf16": 2.0**-9}
+"""Largest relative error of a number in each format."""
+
+CODES = 127
+"""Sizes that an int8 code distinguishes."""
+
+AUTOCAST = {"fp32": 0.0, "fp16": 2e-3, "bf16": 1e-2}
+"""Relative error of gradients that were computed in mixed precision."""
+
+EDGE = 1.1
+"""Singular values below this many times the edge count as noise."""
+
+
+class RowNoise:
+    """The errors of an update's rows.
+
+    Args:
+        target: the model before local training.
+        gradient: gradients by name.
+        protocol: what is public of how the update was made.
+    """
+
+    def __init__(self, target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> None:
+        self.target, self.gradient, self.protocol = target, gradient, protocol
+
+    @property
+    def exact(self) -> bool:
+        """Whether the update is one float32 gradient."""
+        stated = self.protocol
+        return stated.training is None and stated.send == "fp32" and stated.precision == "fp32"
+
+    @property
+    def drift(self) -> bool:
+        """Whether the weights moved between the gradients of which the update is the sum."""
+        training = self.protocol.training
+        return training is not None and training.steps != 1
+
+    def of(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
+        """Return a site's rows, scaled to even noise, and that noise.
+
+        Rows of a float32 gradient keep their scale.
+        """
+        if self.exact:
+            return site.rows, SiteNoise()
+        errors = torch.cat([self._errors(part) / part.rows.double().norm().clamp(min=1e-300) for part in site.maps])
+        heights = errors.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-300)
+        widths = (errors / heights).square().mean(dim=0).sqrt().clamp(min=1e-3)
+        rows = site.rows / heights / widths
+        edge = EDGE * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
+        largest = float(torch.linalg.svdvals(rows)[0])
+        return rows, SiteNoise(max(FLOAT32, edge / max(largest, 1e-300)), 1e-4, 1 / widths)
+
+    def _errors(self, part: MapRows) -> Tensor:
+        """Return the standard deviation of each entry's error `[rows, width]`, in the units of the gradient."""
+        size = part.rows.double().abs()
+        error = size * AUTOCAST[self.protocol.precision]
+        send, training = self.protocol.send, self.protocol.training
+        error += size * RELATIVE[send] / 3**0.5 if send in RELATIVE else size.max() / CODES / 12**0.5
+        if training is not None:
+            error = error + self._step_errors(part, training, size)
+        return error
+
+    def _step_errors(self, part: MapRows, training: FedAvg, size: Tensor) -> Tensor:
+        """Return what float32 weights lose of a step."""
+        weight = self._weight(part).double().abs()
+        spacing = torch.finfo(torch.float32).eps * torch.exp2(weight.clamp(min=1e-30).log2().floor())
+        steps = training.steps or training.epochs or 1
+        if training.optimizer == "sgd":
+            return spacing / 12**0.5 / (training.lr * steps**0.5)
+        if steps == 1:  # |g| = ε u / (1 − u), with u known to the spacing of the weights
+            unsure = spacing / training.lr + 5e-7
+            return unsure * (size + training.eps).square() / training.eps + 1e-4 * size
+        return 0.3 * size
+
+    def _weight(self, part: MapRows) -> Tensor:
+        for name, tensor in self.gradient.items():
+            if tensor.data_ptr() == part.rows.data_ptr() and tensor.shape == part.rows.shape:
+                return self.target.parameters[name].detach()
+        return torch.full_like(part.rows, 0.05)
