@@ -28,6 +28,9 @@ Text = tuple[Sequence[int], int]
 SAME = 1e-5
 """A replay that differs by less than this fraction needs no better order."""
 
+REORDERED = 0.05
+"""Texts whose replay differs by more than this are not the ones, whatever their order."""
+
 FEW = 4
 """All orders of up to this many texts are compared; of more, orders that differ by a swap."""
 
@@ -96,7 +99,7 @@ def nearest_order(
 
     best = compared(texts)
     orders = _all_orders(texts) if len(texts) <= FEW else _swaps(texts)
-    while protocol.training is not None and best[0] > SAME:
+    while protocol.training is not None and SAME < best[0] < REORDERED:
         before = best[0]
         for order in orders:
             if deadline.passed or best[0] < SAME:

@@ -231,7 +231,7 @@ class ForestReader:
             texts = self._with_last_tokens(forest)
         else:
             labels = labels_from_classifier(self.target, self.gradient, texts)
-        proof = prove_by_whole_gradient(self.target, self.gradient, texts, labels)
+        proof = prove_by_whole_gradient(self.target, self.gradient, texts, labels, self.protocol, self.deadline)
         notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
         unexplained = proof.unexplained
         if not proof.verified and unexplained < ROUNDED:

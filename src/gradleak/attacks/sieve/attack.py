@@ -208,7 +208,7 @@ class Sieve(Attack):
         if found is None:
             return Reading(notes=[NOTHING])
         sentences = [tuple(ids) for ids in found.sentences]
-        if can_replay(observed.protocol) and found.labels:
+        if can_replay(observed.protocol) and found.labels and not observed.deadline.passed:
             reading = _proven(observed, sentences, found.labels)
             if reading.proof.verified:
                 return reading

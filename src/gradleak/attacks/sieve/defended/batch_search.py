@@ -30,8 +30,8 @@ from gradleak.targets import Target
 BREADTH = (64, 32, 8)
 """How many sentences of each length remain after one layer, how many of all after two, and in the end."""
 
-COMPARED = (96, 48, 16)
-"""The same where the gradient decides."""
+COMPARED = (128, 64, 40)
+"""The same where the distance of the whole batch decides."""
 
 STEPS = 30
 """The greatest number of edits of a sentence."""
