@@ -11,14 +11,16 @@ prior decides what the update leaves open.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import Change, Draft
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
-from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label
+from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.leakage.perturbation import noise_deviation
@@ -30,8 +32,9 @@ from gradleak.priors import Prior, SharedVocabulary
 POSITIONS = 20
 """Number of tokens in the descent from random embeddings: too many do no harm."""
 
-FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True)
-FROM_SENTENCE = Descent(steps=20, lr=0.01, linear=True)
+FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True, mask_speed=0)
+FROM_SENTENCE = Descent(steps=20, lr=0.01, linear=True, mask_speed=0)
+"""Descents of embeddings; dropout masks that the update shows stay as they are."""
 
 NEAREST = 8
 """How many words near each embedding are tried: at all positions, or at its own in a descent from a sentence."""
@@ -44,6 +47,13 @@ ROUNDS = 6
 
 TRIED = 5000
 """How many sentences are compared with the update at most."""
+
+FITTED, REFINED = 16, 12
+"""How many sentences are compared with masks of their own in a step under dropout, and the number of such steps."""
+
+READABLE = 5e-4
+"""Weight of a nat of the prior under dropout, as a fraction of the matched filter: unknown masks, not noise, limit what
+the update distinguishes."""
 
 
 def read_by_likelihood(
@@ -105,7 +115,31 @@ class MapSearch:
             draft, _ = self.climb.run(draft, TRIED - self.climb.tried)
             if self.climb.tried >= TRIED or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
+        if self.likelihood.dropout.masks:
+            return self._refined([Draft.of(leader) for leader in self.climb.leaders])
         return self._most_probable([self._framed(leader) for leader in self.climb.leaders])
+
+    def _refined(self, drafts: list[Draft]) -> list[int]:
+        """Climb further under dropout, where each sentence is compared with masks fitted to it."""
+
+        def step(current: Draft, best: tuple[Draft, float]) -> tuple[Draft, float] | None:
+            if self.observed.deadline.passed:
+                return None
+            near = self.climb.nearby(current)[:FITTED]
+            values = self._values_with_masks(near)
+            return near[int(values.argmax())], float(values.max())
+
+        values = self._values_with_masks(drafts)
+        start = drafts[int(values.argmax())], float(values.max())
+        return self._framed(hill_climb(start, step, steps=REFINED)[0].tokens)
+
+    def _values_with_masks(self, drafts: Sequence[Draft]) -> Tensor:
+        sentences = [self._framed(draft.tokens) for draft in drafts]
+        values = self.likelihood.with_masks(sentences)
+        if self.prior is not None:
+            nats = log_prior(self.prior, self.target, sentences).cpu()
+            values = values + READABLE * float(values.max()) * nats
+        return values
 
     def _most_probable(self, sentences: list[list[int]]) -> list[int]:
         return sentences[int(self.likelihood.posterior(sentences, self.prior).argmax())]
@@ -142,7 +176,8 @@ class MapSearch:
         scale = float(self.target.word_embeddings.norm(dim=1).mean()) / self.target.word_embeddings.shape[1] ** 0.5
         labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
         generator = torch.Generator().manual_seed(0)
-        near = self._descended(random_guess(self.target, slots, labels, [generator], scale), FROM_RANDOM)
+        guess = random_guess(self.target, slots, labels, [generator], scale)
+        near = self._descended(guess, FROM_RANDOM)
         self.climb.learn(near.flatten().tolist())
         return Draft.of(near[:, 0].tolist()) if self.length is not None and not draft.tokens else draft
 
@@ -159,6 +194,9 @@ class MapSearch:
 
     def _descended(self, guess: Guess, descent: Descent) -> Tensor:
         """Return the words nearest to the descended embeddings at each free position `[positions, words]`."""
+        masks = {name: mask.clone() for name, mask in self.likelihood.masks_for(guess.slots.ids).items()}
+        sites = self.likelihood.dropout.sites(guess.slots.ids.shape[-1]) if masks else {}
+        guess = replace(guess, dropout=masks, sites=sites)
         guess = descend(self.target, self.likelihood.matched_filter, guess, descent)
         near = guess.slots.nearest(self.target, guess.embeddings, NEAREST)
         return near[guess.slots.free]
