@@ -57,7 +57,7 @@ class LazyClimb:
         self, score: DraftScore, suggest: Suggest, longest: int, *, resize: bool, deadline: Deadline | None = None
     ) -> None:
         self.deadline = deadline or Deadline()
-        self._score, self._suggest, self._longest, self._resize = score, suggest, longest, resize
+        self._score, self._suggest, self.longest, self._resize = score, suggest, longest, resize
         self._word_gains: dict[int, float] = {}  # the last gain of each word
         self._change_gains: dict[Change, tuple[float, int]] = {}  # the last gain of each change, and its step
         self._steps = 0
@@ -121,7 +121,7 @@ class LazyClimb:
         changes = possible_changes(draft, self._word_gains, self._suggest(draft), resize=self._resize)
         there = {START, *draft.names}
         changes += [change for change, (gain, _) in self._change_gains.items() if gain == inf and change.name in there]
-        if len(draft.tokens) >= self._longest:
+        if len(draft.tokens) >= self.longest:
             changes = [change for change in changes if change.kind != "insert"]
         return sorted(changes, key=self._expected_gain, reverse=True)
 
@@ -132,7 +132,7 @@ class LazyClimb:
         order = sorted(range(len(tried)), key=lambda number: -outcomes[number][0])
         best = [number for number in order[:COMBINED] if outcomes[number][0] > value]
         several = [draft.after(tried[number] for number in best[:length]) for length in range(2, len(best) + 1)]
-        several = [each for each in several if len(each.tokens) <= self._longest]
+        several = [each for each in several if len(each.tokens) <= self.longest]
         found = [outcomes[order[0]], *zip(self._values(several), several, strict=True)]
         most, chosen = max(found, key=lambda pair: pair[0])
         return chosen, most

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.hill_climb import hill_climb
-from gradleak.attacks.sieve.noise.drafts import Change, Draft
+from gradleak.attacks.sieve.noise.drafts import START, Change, Draft
+from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
 from gradleak.attacks.sieve.observed import ObservedUpdate
@@ -27,20 +27,21 @@ from gradleak.leakage.perturbation import noise_deviation
 from gradleak.optimisation.descent import Descent, descend
 from gradleak.optimisation.guess import Guess, random_guess
 from gradleak.optimisation.slots import Slots
-from gradleak.priors import Prior, SharedVocabulary
+from gradleak.priors import Prior
 
 POSITIONS = 20
 """Number of tokens in the descent from random embeddings: too many do no harm."""
 
 FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True, mask_speed=0)
 FROM_SENTENCE = Descent(steps=20, lr=0.01, linear=True, mask_speed=0)
+FROM_GAP = Descent(steps=8, lr=0.02, linear=True, mask_speed=0)
 """Descents of embeddings; dropout masks that the update shows stay as they are."""
 
 NEAREST = 8
 """How many words near each embedding are tried: at all positions, or at its own in a descent from a sentence."""
 
-FOLLOWING = 5
-"""How many words that the prior expects are tried at each position."""
+INSERTED = 4
+"""How many words near an embedding that descended in a gap are tried there."""
 
 ROUNDS = 6
 """How often embeddings are descended from a sentence that no change improves."""
@@ -48,7 +49,10 @@ ROUNDS = 6
 TRIED = 5000
 """How many sentences are compared with the update at most."""
 
-FITTED, REFINED = 16, 12
+TRIED_FIRST, TIME_FIRST = 2500, 0.5
+"""Under dropout: how many sentences are compared, and the fraction of the time, before masks are fitted."""
+
+FITTED, REFINED = 12, 16
 """How many sentences are compared with masks of their own in a step under dropout, and the number of such steps."""
 
 READABLE = 5e-4
@@ -96,8 +100,11 @@ class MapSearch:
         before, after = self.target.special_tokens
         self._frame = (list(before), list(after))
         longest = observed.longest - len(before) - len(after)
+        dropout, deadline = bool(likelihood.dropout.masks), observed.deadline
+        self._most = TRIED_FIRST if dropout else TRIED
+        self._climb_until = deadline.sooner(TIME_FIRST * deadline.left) if dropout and deadline.limited else deadline
         self.climb = LazyClimb(
-            self._values, self._following, longest, resize=length is None, deadline=observed.deadline
+            self._values, expected_words(observed, prior), longest, resize=length is None, deadline=self._climb_until
         )
 
     def run(self, start: Sequence[int] | None) -> list[int]:
@@ -106,14 +113,16 @@ class MapSearch:
         draft = Draft.of(start[before : len(start) - after] if start else ())
         self.climb.learn(draft.tokens)
         for number in range(ROUNDS):
-            if number and self.observed.deadline.passed:
+            if number and self._climb_until.passed:
                 break
             if number == (1 if start else 0):
                 draft = self._learn_from_random(draft)
             else:
                 self.climb.consider(self._replacements(draft))
-            draft, _ = self.climb.run(draft, TRIED - self.climb.tried)
-            if self.climb.tried >= TRIED or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
+                if self.length is None and number > 1:
+                    self.climb.consider(self._insertions(draft))
+            draft, _ = self.climb.run(draft, self._most - self.climb.tried)
+            if self.climb.tried >= self._most or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
         if self.likelihood.dropout.masks:
             return self._refined([Draft.of(leader) for leader in self.climb.leaders])
@@ -125,6 +134,8 @@ class MapSearch:
         def step(current: Draft, best: tuple[Draft, float]) -> tuple[Draft, float] | None:
             if self.observed.deadline.passed:
                 return None
+            if current is best[0]:
+                self.climb.consider(self._replacements(current))
             near = self.climb.nearby(current)[:FITTED]
             values = self._values_with_masks(near)
             return near[int(values.argmax())], float(values.max())
@@ -155,18 +166,6 @@ class MapSearch:
         self.observed.report([torch.tensor(best, device=self.target.device)], self.likelihood.distance(best))
         return values
 
-    def _following(self, draft: Draft) -> list[list[int]]:
-        """Return the words that the prior expects most at each position of a draft, and after its last."""
-        if not isinstance(self.prior, SharedVocabulary):
-            return [[] for _ in range(len(draft.tokens) + 1)]
-        ids = torch.tensor([[*self._frame[0], *draft.tokens]], device=self.target.device)
-        with torch.no_grad():
-            expected = self.prior.model(input_ids=ids, use_cache=False).logits[0, len(self._frame[0]) - 1 :]
-        words = self.observed.words
-        possible = torch.full_like(expected, -inf)
-        possible[:, words] = expected[:, words]
-        return possible.topk(min(FOLLOWING, len(words)), dim=1).indices.tolist()
-
     def _learn_from_random(self, draft: Draft) -> Draft:
         """Learn the words near embeddings that descended from noise; they replace an empty draft of known length.
 
@@ -191,6 +190,28 @@ class MapSearch:
         near = self._descended(guess, FROM_SENTENCE).tolist()
         words = zip(draft.names, draft.tokens, near, strict=True)
         return [Change("replace", name, token) for name, there, row in words for token in row if token != there]
+
+    def _insertions(self, draft: Draft) -> list[Change]:
+        """Return the insertions of words near an embedding that descended from the mean of all, in every gap.
+
+        A word that is missing altogether is neither near another one's embedding nor expected by the prior.
+        """
+        names = (START, *draft.names)
+        gaps = len(names) if len(draft.tokens) < self.climb.longest else 0
+        if not gaps:
+            return []
+        first = len(self._frame[0])
+        slots = Slots.of(self.target, [[[len(self._framed(draft.tokens)) + 1]] * gaps])
+        mean = self.target.word_embeddings[self.observed.words].mean(dim=0)
+        for gap in range(gaps):
+            tokens = [*draft.tokens[:gap], draft.tokens[0] if draft.tokens else 0, *draft.tokens[gap:]]
+            slots.ids[0, gap, 0] = torch.tensor(self._framed(tokens), device=self.target.device)
+            slots.free[0, gap, 0] = torch.arange(slots.ids.shape[-1], device=self.target.device) == first + gap
+        embeddings = torch.where(slots.free[..., None], mean, self.target.embed(slots.ids))
+        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
+        losses = torch.full_like(labels[..., 0], torch.inf, dtype=torch.float64)
+        near = self._descended(Guess(slots, embeddings, labels, losses), FROM_GAP)[:, :INSERTED].tolist()
+        return [Change("insert", name, token) for name, row in zip(names, near, strict=True) for token in row]
 
     def _descended(self, guess: Guess, descent: Descent) -> Tensor:
         """Return the words nearest to the descended embeddings at each free position `[positions, words]`."""
