@@ -11,13 +11,14 @@ Words of one sentence explain the update nearly as well in another, so the prior
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.noise.drafts import Change, Draft
+from gradleak.attacks.sieve.noise.exchanges import best_exchange
 from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
@@ -45,8 +46,8 @@ NEAREST, NEAR_OTHERS = 8, 2
 TRIED, IMPROVED = 1200, 400
 """How many sentences are compared in a climb from nothing, and in one that improves a sentence."""
 
-ROUNDS = 3
-"""How often all sentences are improved."""
+ROUNDS, EXCHANGES = 3, 4
+"""How often all sentences are improved, and how many phrases are moved between them after that."""
 
 TIME_TOGETHER = 0.3
 """The greatest fraction of the time that the first descent takes."""
@@ -97,6 +98,7 @@ class BatchSearch:
         before, after = self.target.special_tokens
         self._frame = (list(before), list(after))
         self._room = observed.longest - len(before) - len(after)
+        self._scale = 0.0
         self.drafts: dict[int, Draft] = {}
 
     def run(self) -> DefendedReading:
@@ -126,28 +128,44 @@ class BatchSearch:
         return draft if draft.tokens else Draft.of(near[number][: self._room, 0].tolist())  # no time was left
 
     def _improve(self) -> None:
-        """Climb from every sentence beside the others, with words near embeddings that descended from them."""
-        count = self.labels.shape[2]
+        """Improve every sentence beside the others, and exchange words between them, in turn."""
         for _ in range(ROUNDS):
-            guess = descend(self.target, self._matcher, self._from_words(), FROM_SENTENCES)
-            everywhere = {token for draft in self.drafts.values() for token in draft.tokens}
-            changed = False
-            for number in range(count):
-                if self.observed.deadline.passed:
-                    return
-                draft = self.drafts[number]
-                near = self._near(guess, number).tolist()
-                climb = self._climb(self._beside(self._from_words(), number), self.observed.deadline)
-                climb.learn(everywhere)
-                words = zip(draft.names, draft.tokens, near, strict=True)
-                climb.consider(
-                    Change("replace", name, token) for name, there, row in words for token in row if token != there
+            before = self._sentences()
+            self._improve_each()
+            for _ in range(EXCHANGES):
+                exchanged = (
+                    None
+                    if self.observed.deadline.passed
+                    else best_exchange(
+                        self.drafts,
+                        lambda number, drafts: self._beside(self._from_words(), number)(drafts),
+                        self._values,
+                        self._room,
+                    )
                 )
-                self.drafts[number] = climb.run(draft, IMPROVED)[0]
-                changed |= self.drafts[number] is not draft
+                if exchanged is None:
+                    break
+                self.drafts = exchanged
                 self._report()
-            if not changed:
+            if self.observed.deadline.passed or self._sentences() == before:
+                break
+
+    def _improve_each(self) -> None:
+        """Climb from every sentence beside the others, with words near embeddings that descended from them."""
+        guess = descend(self.target, self._matcher, self._from_words(), FROM_SENTENCES)
+        everywhere = {token for draft in self.drafts.values() for token in draft.tokens}
+        for number, draft in list(self.drafts.items()):
+            if self.observed.deadline.passed:
                 return
+            near = self._near(guess, number).tolist()
+            climb = self._climb(self._beside(self._from_words(), number), self.observed.deadline)
+            climb.learn(everywhere)
+            words = zip(draft.names, draft.tokens, near, strict=True)
+            climb.consider(
+                Change("replace", name, token) for name, there, row in words for token in row if token != there
+            )
+            self.drafts[number] = climb.run(draft, IMPROVED)[0]
+            self._report()
 
     def _climb(self, score: Callable[[Sequence[Draft]], Tensor], deadline: Deadline) -> LazyClimb:
         return LazyClimb(score, self._suggest, self._room, resize=True, deadline=deadline)
@@ -167,12 +185,25 @@ class BatchSearch:
                     ids, torch.ones_like(ids, dtype=torch.bool), torch.full_like(ids[..., 0], label)
                 )
                 values[numbers] = -matcher(candidates)[0].cpu()
-            if self.prior is not None:
-                nats = log_prior(self.prior, self.target, sentences).cpu()
-                values = values + READABLE * float(values.max()) * nats
-            return values
+            return values + self._readability(sentences)
 
         return score
+
+    def _values(self, batches: Sequence[Mapping[int, Draft]]) -> Tensor:
+        """Return the values of whole batches."""
+        values = []
+        for drafts in batches:
+            sentences = [self._framed(drafts[number]) for number in range(self.labels.shape[2])]
+            batch = self.target.pad(sentences)
+            whole = Candidates(batch.ids[None, None], batch.mask[None, None], self.labels)
+            values.append(-self._matcher(whole)[0, 0].cpu() + self._readability(sentences).sum())
+        return torch.stack(values)
+
+    def _readability(self, sentences: Sequence[Sequence[int]]) -> Tensor:
+        """Return what the prior adds to the values of sentences `[sentences]`."""
+        if self.prior is None:
+            return torch.zeros(len(sentences), dtype=torch.float64)
+        return READABLE * self._scale * log_prior(self.prior, self.target, sentences).cpu()
 
     def _descended_together(self) -> Guess:
         """Return embeddings of all sentences that descended from random ones."""
@@ -183,7 +214,9 @@ class BatchSearch:
         deadline = self.observed.deadline
         if deadline.limited:
             deadline = deadline.sooner(TIME_TOGETHER * deadline.left)
-        return descend(self.target, self._matcher.until(deadline), guess, TOGETHER)
+        guess = descend(self.target, self._matcher.until(deadline), guess, TOGETHER)
+        self._scale = max(0.0, -float(guess.losses.min()))
+        return guess
 
     def _filled(self, guess: Guess) -> Guess:
         """Return a guess in which the sentences found are words, no longer free."""
@@ -199,7 +232,7 @@ class BatchSearch:
 
     def _from_words(self) -> Guess:
         """Return the sentences found as a guess, all words free."""
-        rows = [self._framed(self.drafts[number]) for number in range(self.labels.shape[2])]
+        rows = self._sentences()
         slots = Slots.of(self.target, [[list(map(len, rows))]])
         embeddings = self.target.embed(self.target.pad(rows).ids)[None, None].clone()
         losses = torch.full((1, 1), inf, dtype=torch.float64, device=self.target.device)
@@ -219,12 +252,15 @@ class BatchSearch:
 
         return max((b for b in range(self.labels.shape[2]) if b not in self.drafts), key=clarity)
 
+    def _sentences(self) -> list[list[int]]:
+        return [self._framed(self.drafts[number]) for number in range(self.labels.shape[2])]
+
     def _framed(self, draft: Draft) -> list[int]:
         before, after = self._frame
         return [*before, *draft.tokens, *after]
 
     def _reading(self) -> DefendedReading:
-        sentences = [self._framed(self.drafts[number]) for number in range(self.labels.shape[2])]
+        sentences = self._sentences()
         batch = self.target.pad(sentences)
         whole = Candidates(batch.ids[None, None], batch.mask[None, None], self.labels)
         distance = float(self._matcher.with_distance(Cosine())(whole))
