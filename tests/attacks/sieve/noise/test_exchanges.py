@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -12,7 +13,7 @@ WANTED = ((1, 2, 3, 4), (5, 6, 7))
 
 def shared(draft: Draft, wanted: Sequence[int]) -> float:
     """How many pairs of neighbours a draft has in common with a sentence, and how many words."""
-    pairs = set(zip(draft.tokens, draft.tokens[1:], strict=False)) & set(zip(wanted, wanted[1:], strict=False))
+    pairs = set(pairwise(draft.tokens)) & set(pairwise(wanted))
     return len(pairs) + len(set(draft.tokens) & set(wanted)) - 0.5 * len(draft.tokens)
 
 

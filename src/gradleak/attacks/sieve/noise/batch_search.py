@@ -12,16 +12,18 @@ Words of one sentence explain the update nearly as well in another, so the prior
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.noise.drafts import Change, Draft
+from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.noise.exchanges import best_exchange
 from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
+from gradleak.attacks.sieve.noise.proposals import insertions, replacements
 from gradleak.attacks.sieve.noise.sentence_count import class_fractions
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
@@ -38,12 +40,11 @@ POSITIONS = 16
 
 TOGETHER = Descent(steps=120, lr=0.02, linear=True)
 AGAIN = Descent(steps=30, lr=0.01, linear=True)
-FROM_SENTENCES = Descent(steps=20, lr=0.01, linear=True)
 
 NEAREST, NEAR_OTHERS = 8, 2
 """How many words near an embedding are tried: in its own sentence, and in the others."""
 
-TRIED, IMPROVED = 1200, 400
+TRIED, IMPROVED = 1200, 600
 """How many sentences are compared in a climb from nothing, and in one that improves a sentence."""
 
 ROUNDS, EXCHANGES = 3, 4
@@ -151,21 +152,26 @@ class BatchSearch:
                 break
 
     def _improve_each(self) -> None:
-        """Climb from every sentence beside the others, with words near embeddings that descended from them."""
-        guess = descend(self.target, self._matcher, self._from_words(), FROM_SENTENCES)
+        """Climb from every sentence beside the others, with words near its embeddings and in its gaps."""
         everywhere = {token for draft in self.drafts.values() for token in draft.tokens}
         for number, draft in list(self.drafts.items()):
             if self.observed.deadline.passed:
                 return
-            near = self._near(guess, number).tolist()
-            climb = self._climb(self._beside(self._from_words(), number), self.observed.deadline)
+            matcher = self._matcher.with_fixed_sequences(self._from_words().candidates(self.target), number)
+            descended = partial(self._descended_words, matcher)
+            label = int(self.labels[0, 0, number])
+            climb = self._climb(self._score(matcher, label), self.observed.deadline)
             climb.learn(everywhere)
-            words = zip(draft.names, draft.tokens, near, strict=True)
-            climb.consider(
-                Change("replace", name, token) for name, there, row in words for token in row if token != there
-            )
+            climb.consider(replacements(self.target, draft, label, descended))
+            if len(draft.tokens) < self._room:
+                climb.consider(insertions(self.target, self.observed.words, draft, label, descended))
             self.drafts[number] = climb.run(draft, IMPROVED)[0]
             self._report()
+
+    def _descended_words(self, matcher: Matcher, guess: Guess, descent: Descent) -> Tensor:
+        """Return the words near descended embeddings at each free position `[positions, words]`."""
+        guess = descend(self.target, matcher, guess, descent)
+        return guess.slots.nearest(self.target, guess.embeddings, NEAREST)[guess.slots.free]
 
     def _climb(self, score: Callable[[Sequence[Draft]], Tensor], deadline: Deadline) -> LazyClimb:
         return LazyClimb(score, self._suggest, self._room, resize=True, deadline=deadline)
@@ -173,7 +179,10 @@ class BatchSearch:
     def _beside(self, guess: Guess, number: int) -> Callable[[Sequence[Draft]], Tensor]:
         """Return the score of one sentence's drafts, with all other sentences fixed."""
         matcher = self._matcher.with_fixed_sequences(guess.candidates(self.target), number)
-        label = int(self.labels[0, 0, number])
+        return self._score(matcher, int(self.labels[0, 0, number]))
+
+    def _score(self, matcher: Matcher, label: int) -> Callable[[Sequence[Draft]], Tensor]:
+        """Return the score of drafts of one class."""
 
         def score(drafts: Sequence[Draft]) -> Tensor:
             sentences = [self._framed(draft) for draft in drafts]

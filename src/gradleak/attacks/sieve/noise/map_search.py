@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.hill_climb import hill_climb
-from gradleak.attacks.sieve.noise.drafts import START, Change, Draft
+from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
+from gradleak.attacks.sieve.noise.proposals import insertions, replacements
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.leakage.perturbation import noise_deviation
@@ -33,15 +34,10 @@ POSITIONS = 20
 """Number of tokens in the descent from random embeddings: too many do no harm."""
 
 FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True, mask_speed=0)
-FROM_SENTENCE = Descent(steps=20, lr=0.01, linear=True, mask_speed=0)
-FROM_GAP = Descent(steps=8, lr=0.02, linear=True, mask_speed=0)
-"""Descents of embeddings; dropout masks that the update shows stay as they are."""
+"""The descent from random embeddings; dropout masks that the update shows stay as they are."""
 
 NEAREST = 8
 """How many words near each embedding are tried: at all positions, or at its own in a descent from a sentence."""
-
-INSERTED = 4
-"""How many words near an embedding that descended in a gap are tried there."""
 
 ROUNDS = 6
 """How often embeddings are descended from a sentence that no change improves."""
@@ -118,9 +114,7 @@ class MapSearch:
             if number == (1 if start else 0):
                 draft = self._learn_from_random(draft)
             else:
-                self.climb.consider(self._replacements(draft))
-                if self.length is None and number > 1:
-                    self.climb.consider(self._insertions(draft))
+                self._consider(draft, insert=number > 1)
             draft, _ = self.climb.run(draft, self._most - self.climb.tried)
             if self.climb.tried >= self._most or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
@@ -135,7 +129,7 @@ class MapSearch:
             if self.observed.deadline.passed:
                 return None
             if current is best[0]:
-                self.climb.consider(self._replacements(current))
+                self._consider(current, insert=True)
             near = self.climb.nearby(current)[:FITTED]
             values = self._values_with_masks(near)
             return near[int(values.argmax())], float(values.max())
@@ -180,38 +174,12 @@ class MapSearch:
         self.climb.learn(near.flatten().tolist())
         return Draft.of(near[:, 0].tolist()) if self.length is not None and not draft.tokens else draft
 
-    def _replacements(self, draft: Draft) -> list[Change]:
-        """Return the replacements of a draft's words by those near their descended embeddings."""
-        sentence = torch.tensor(self._framed(draft.tokens), device=self.target.device)
-        slots = Slots.of(self.target, [[[len(sentence)]]])
-        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
-        losses = torch.full_like(labels[..., 0], torch.inf, dtype=torch.float64)
-        guess = Guess(slots, self.target.embed(sentence)[None, None, None].clone(), labels, losses)
-        near = self._descended(guess, FROM_SENTENCE).tolist()
-        words = zip(draft.names, draft.tokens, near, strict=True)
-        return [Change("replace", name, token) for name, there, row in words for token in row if token != there]
-
-    def _insertions(self, draft: Draft) -> list[Change]:
-        """Return the insertions of words near an embedding that descended from the mean of all, in every gap.
-
-        A word that is missing altogether is neither near another one's embedding nor expected by the prior.
-        """
-        names = (START, *draft.names)
-        gaps = len(names) if len(draft.tokens) < self.climb.longest else 0
-        if not gaps:
-            return []
-        first = len(self._frame[0])
-        slots = Slots.of(self.target, [[[len(self._framed(draft.tokens)) + 1]] * gaps])
-        mean = self.target.word_embeddings[self.observed.words].mean(dim=0)
-        for gap in range(gaps):
-            tokens = [*draft.tokens[:gap], draft.tokens[0] if draft.tokens else 0, *draft.tokens[gap:]]
-            slots.ids[0, gap, 0] = torch.tensor(self._framed(tokens), device=self.target.device)
-            slots.free[0, gap, 0] = torch.arange(slots.ids.shape[-1], device=self.target.device) == first + gap
-        embeddings = torch.where(slots.free[..., None], mean, self.target.embed(slots.ids))
-        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
-        losses = torch.full_like(labels[..., 0], torch.inf, dtype=torch.float64)
-        near = self._descended(Guess(slots, embeddings, labels, losses), FROM_GAP)[:, :INSERTED].tolist()
-        return [Change("insert", name, token) for name, row in zip(names, near, strict=True) for token in row]
+    def _consider(self, draft: Draft, *, insert: bool) -> None:
+        """Propose words near a draft's embeddings, and words that it may lack."""
+        target, label = self.target, self.likelihood.label
+        self.climb.consider(replacements(target, draft, label, self._descended))
+        if insert and self.length is None and len(draft.tokens) < self.climb.longest:
+            self.climb.consider(insertions(target, self.observed.words, draft, label, self._descended))
 
     def _descended(self, guess: Guess, descent: Descent) -> Tensor:
         """Return the words nearest to the descended embeddings at each free position `[positions, words]`."""
