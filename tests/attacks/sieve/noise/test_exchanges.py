@@ -1,41 +1,46 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 
 from gradleak.attacks.sieve.noise.drafts import Draft
-from gradleak.attacks.sieve.noise.exchanges import best_exchange
+from gradleak.attacks.sieve.noise.exchanges import WordPair, best_exchange, crossings
 
-WANTED = ((1, 2, 3, 4), (5, 6, 7))
-
-
-def shared(draft: Draft, wanted: Sequence[int]) -> float:
-    """How many pairs of neighbours a draft has in common with a sentence, and how many words."""
-    pairs = set(pairwise(draft.tokens)) & set(pairwise(wanted))
-    return len(pairs) + len(set(draft.tokens) & set(wanted)) - 0.5 * len(draft.tokens)
+WANTED = ((1, 2, 3, 4), (5, 6, 7), (8, 9))
 
 
-def of_one(number: int, drafts: Sequence[Draft]) -> torch.Tensor:
-    return torch.tensor([shared(draft, WANTED[number]) for draft in drafts])
+def alike(words: Sequence[int], wanted: Sequence[int]) -> float:
+    """How many pairs of neighbours a sentence has in common with another, and how many words."""
+    return len(set(pairwise(words)) & set(pairwise(wanted))) + len(set(words) & set(wanted)) - 0.5 * len(words)
 
 
-def of_all(batches: Sequence[Mapping[int, Draft]]) -> torch.Tensor:
-    return torch.tensor([sum(shared(batch[n], WANTED[n]) for n in batch) for batch in batches])
+def values(numbers: tuple[int, int], pairs: Sequence[WordPair]) -> torch.Tensor:
+    return torch.tensor([sum(alike(pair[n], WANTED[numbers[n]]) for n in (0, 1)) for pair in pairs])
 
 
-def test_a_phrase_in_the_wrong_sentence_is_moved_as_a_whole() -> None:
-    drafts = {0: Draft.of((1, 2)), 1: Draft.of((5, 3, 4, 6, 7))}
-    better = best_exchange(drafts, of_one, of_all, longest=10)
+def all_alike(pairs: Sequence[WordPair]) -> torch.Tensor:
+    return torch.zeros(len(pairs))
+
+
+def test_ends_in_the_wrong_sentence_are_exchanged() -> None:
+    drafts = {0: Draft.of((1, 2, 7)), 1: Draft.of((5, 6, 3, 4)), 2: Draft.of((8, 9))}
+    better = best_exchange(drafts, values, all_alike, longest=10)
     assert better is not None
-    assert tuple(better[number].tokens for number in (0, 1)) == WANTED
+    assert tuple(better[number].tokens for number in range(3)) == WANTED
 
 
-def test_nothing_is_moved_where_that_does_not_help_or_has_no_room() -> None:
+def test_nothing_is_exchanged_where_that_does_not_help() -> None:
     drafts = {number: Draft.of(words) for number, words in enumerate(WANTED)}
-    assert best_exchange(drafts, of_one, of_all, longest=10) is None
-    mixed = {0: Draft.of((1, 2)), 1: Draft.of((5, 3, 4, 6, 7))}
-    moved = best_exchange(mixed, of_one, of_all, longest=2)
-    assert moved is None
-    assert best_exchange({0: Draft.of((1,)), 1: Draft.of(())}, of_one, of_all, longest=10) is None
+    assert best_exchange(drafts, values, all_alike, longest=10) is None
+    assert best_exchange({0: Draft.of((1,))}, values, all_alike, longest=10) is None
+
+
+def test_crossings_keep_all_words_and_their_limits() -> None:
+    found = crossings(((1, 2, 3), (4, 5)), longest=4)
+    assert ((1, 5), (4, 2, 3)) in found
+    assert all(sorted(one + other) == [1, 2, 3, 4, 5] for one, other in found)
+    assert all(0 < len(words) <= 4 for both in found for words in both)
+    assert len(set(found)) == len(found)
+    assert not crossings(((1,), ()), longest=4)

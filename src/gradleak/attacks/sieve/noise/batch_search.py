@@ -11,7 +11,7 @@ Words of one sentence explain the update nearly as well in another, so the prior
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.noise.drafts import Draft
-from gradleak.attacks.sieve.noise.exchanges import best_exchange
+from gradleak.attacks.sieve.noise.exchanges import WordPair, best_exchange
 from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
@@ -38,16 +38,16 @@ from gradleak.priors import Prior
 POSITIONS = 16
 """Number of tokens of each sentence in the first descent."""
 
-TOGETHER = Descent(steps=120, lr=0.02, linear=True)
-AGAIN = Descent(steps=30, lr=0.01, linear=True)
+TOGETHER = Descent(steps=100, lr=0.02, linear=True)
+AGAIN = Descent(steps=20, lr=0.01, linear=True)
 
 NEAREST, NEAR_OTHERS = 8, 2
 """How many words near an embedding are tried: in its own sentence, and in the others."""
 
-TRIED, IMPROVED = 1200, 600
+TRIED, IMPROVED = 900, 500
 """How many sentences are compared in a climb from nothing, and in one that improves a sentence."""
 
-ROUNDS, EXCHANGES = 3, 4
+ROUNDS, EXCHANGES = 4, 3
 """How often all sentences are improved, and how many phrases are moved between them after that."""
 
 TIME_TOGETHER = 0.3
@@ -129,25 +129,20 @@ class BatchSearch:
         return draft if draft.tokens else Draft.of(near[number][: self._room, 0].tolist())  # no time was left
 
     def _improve(self) -> None:
-        """Improve every sentence beside the others, and exchange words between them, in turn."""
+        """Exchange words between sentences, and improve each beside the others, in turn."""
         for _ in range(ROUNDS):
             before = self._sentences()
-            self._improve_each()
             for _ in range(EXCHANGES):
-                exchanged = (
-                    None
-                    if self.observed.deadline.passed
-                    else best_exchange(
-                        self.drafts,
-                        lambda number, drafts: self._beside(self._from_words(), number)(drafts),
-                        self._values,
-                        self._room,
+                exchanged = None
+                if not self.observed.deadline.passed:
+                    exchanged = best_exchange(
+                        self.drafts, self._values_of_pairs, self._readability_of_pairs, self._room
                     )
-                )
                 if exchanged is None:
                     break
                 self.drafts = exchanged
                 self._report()
+            self._improve_each()
             if self.observed.deadline.passed or self._sentences() == before:
                 break
 
@@ -185,7 +180,7 @@ class BatchSearch:
         """Return the score of drafts of one class."""
 
         def score(drafts: Sequence[Draft]) -> Tensor:
-            sentences = [self._framed(draft) for draft in drafts]
+            sentences = [self._framed(draft.tokens) for draft in drafts]
             values = torch.empty(len(sentences), dtype=torch.float64)
             for length in {len(ids) for ids in sentences}:
                 numbers = [n for n, ids in enumerate(sentences) if len(ids) == length]
@@ -198,15 +193,17 @@ class BatchSearch:
 
         return score
 
-    def _values(self, batches: Sequence[Mapping[int, Draft]]) -> Tensor:
-        """Return the values of whole batches."""
-        values = []
-        for drafts in batches:
-            sentences = [self._framed(drafts[number]) for number in range(self.labels.shape[2])]
-            batch = self.target.pad(sentences)
-            whole = Candidates(batch.ids[None, None], batch.mask[None, None], self.labels)
-            values.append(-self._matcher(whole)[0, 0].cpu() + self._readability(sentences).sum())
-        return torch.stack(values)
+    def _values_of_pairs(self, numbers: tuple[int, int], pairs: Sequence[WordPair]) -> Tensor:
+        """Return the values of the batch with other words for two of its sentences."""
+        matcher = self._matcher.with_fixed_sequences(self._from_words().candidates(self.target), *numbers)
+        batch = self.target.pad([self._framed(words) for pair in pairs for words in pair])
+        labels = self.labels[:, :, list(numbers)].expand(1, len(pairs), 2)
+        shape = (*labels.shape, -1)
+        distances = matcher(Candidates(batch.ids.view(shape), batch.mask.view(shape), labels))[0]
+        return self._readability_of_pairs(pairs) - distances.cpu()
+
+    def _readability_of_pairs(self, pairs: Sequence[WordPair]) -> Tensor:
+        return self._readability([self._framed(words) for pair in pairs for words in pair]).view(-1, 2).sum(dim=1)
 
     def _readability(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return what the prior adds to the values of sentences `[sentences]`."""
@@ -229,7 +226,7 @@ class BatchSearch:
 
     def _filled(self, guess: Guess) -> Guess:
         """Return a guess in which the sentences found are words, no longer free."""
-        rows = {number: self._framed(draft) for number, draft in self.drafts.items()}
+        rows = {number: self._framed(draft.tokens) for number, draft in self.drafts.items()}
         width = max([guess.slots.ids.shape[-1], *map(len, rows.values())])
         slots = Slots(*(_wider(tensor, width) for tensor in (guess.slots.ids, guess.slots.mask, guess.slots.free)))
         for number, row in rows.items():
@@ -262,11 +259,11 @@ class BatchSearch:
         return max((b for b in range(self.labels.shape[2]) if b not in self.drafts), key=clarity)
 
     def _sentences(self) -> list[list[int]]:
-        return [self._framed(self.drafts[number]) for number in range(self.labels.shape[2])]
+        return [self._framed(self.drafts[number].tokens) for number in range(self.labels.shape[2])]
 
-    def _framed(self, draft: Draft) -> list[int]:
+    def _framed(self, words: Sequence[int]) -> list[int]:
         before, after = self._frame
-        return [*before, *draft.tokens, *after]
+        return [*before, *words, *after]
 
     def _reading(self) -> DefendedReading:
         sentences = self._sentences()
@@ -276,7 +273,7 @@ class BatchSearch:
         return DefendedReading(sentences, self.labels[0, 0].tolist(), distance)
 
     def _report(self) -> None:
-        found = [torch.tensor(self._framed(draft), device=self.target.device) for draft in self.drafts.values()]
+        found = [torch.tensor(self._framed(draft.tokens), device=self.target.device) for draft in self.drafts.values()]
         self.observed.report(found, 1.0)
 
 

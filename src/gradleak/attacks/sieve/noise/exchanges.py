@@ -1,87 +1,63 @@
 """Words exchanged between the sentences of a batch.
 
-Where several sentences are read together, some words end up in the wrong one: the mean of a batch hardly depends on
-it. To move one word at a time does not help, since the rest of its phrase stays behind. So phrases of a few words
-are moved. A phrase that is hardly missed is tried in every gap of every other sentence; the loss of the one and the
-gain of the other predict which moves are worth comparing as a whole.
+Where several sentences are read together, half of one often continues as half of another: the mean of a batch depends
+less on what belongs together than on the words. To move one word at a time does not help, since the rest stays behind.
+So what follows a place in one sentence is exchanged for what follows a place in another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from torch import Tensor
 
 from gradleak.attacks.sieve.noise.drafts import Draft
 
-PHRASE = 4
-"""The greatest number of words that are moved together."""
+COMPARED = 32
+"""How many exchanges of two sentences are compared with the update: those that read best."""
 
-PHRASES = 6
-"""How many phrases of each sentence are tried elsewhere: those least missed."""
+Words = tuple[int, ...]
+WordPair = tuple[Words, Words]
 
-COMPARED = 12
-"""How many moves are compared as a whole."""
-
-DraftValues = Callable[[int, Sequence[Draft]], Tensor]
-"""Takes the number of a sentence and drafts of it, and returns their values beside the other sentences."""
-
-BatchValues = Callable[[Sequence[Mapping[int, Draft]]], Tensor]
-"""Returns the values of whole batches, each a draft for every number."""
+PairValues = Callable[[tuple[int, int], Sequence[WordPair]], Tensor]
+"""Takes the numbers of two sentences and words for both; returns the values of the batch with these."""
 
 
-class _Phrase(NamedTuple):
-    """A phrase of a sentence: its number, the words, the draft without them, and what is lost."""
-
-    number: int
-    tokens: tuple[int, ...]
-    without: Draft
-    change: float
+def crossings(pair: WordPair, longest: int) -> list[WordPair]:
+    """Return two sentences after each exchange of their ends that leaves none empty or too long, each once."""
+    one, other = pair
+    found = {
+        (one[:first] + other[second:], other[:second] + one[first:])
+        for first in range(len(one) + 1)
+        for second in range(len(other) + 1)
+    }
+    found -= {pair, (other, one)}
+    return sorted(both for both in found if all(0 < len(words) <= longest for words in both))
 
 
 def best_exchange(
-    drafts: Mapping[int, Draft], values: DraftValues, whole: BatchValues, longest: int
+    drafts: Mapping[int, Draft], values: PairValues, readable: Callable[[Sequence[WordPair]], Tensor], longest: int
 ) -> dict[int, Draft] | None:
-    """Return the batch after the best move of a phrase from one sentence to another; None if none improves it.
+    """Return the batch after the best exchange between two sentences; None if none improves it.
 
     Args:
         drafts: the sentences by number.
-        values: the values of drafts of one sentence.
-        whole: the values of whole batches.
+        values: the values of a batch with two sentences changed.
+        readable: how well pairs of sentences read; larger is better.
         longest: the greatest number of words of a sentence.
     """
-    phrases = [phrase for number, draft in drafts.items() for phrase in _dispensable(number, draft, values)]
-    moves: list[tuple[float, dict[int, Draft]]] = []
-    for number, draft in drafts.items():
-        fitting = [
-            each for each in phrases if each.number != number and len(draft.tokens) + len(each.tokens) <= longest
-        ]
-        tried = [(phrase, gap) for phrase in fitting for gap in range(len(draft.tokens) + 1)]
-        if not tried:
-            continue
-        after = [Draft.of((*draft.tokens[:gap], *phrase.tokens, *draft.tokens[gap:])) for phrase, gap in tried]
-        before, *found = values(number, [draft, *after]).tolist()
-        for (phrase, _), changed, value in zip(tried, after, found, strict=True):
-            moves.append((value - before + phrase.change, {phrase.number: phrase.without, number: changed}))
-    moves.sort(key=lambda move: -move[0])
-    batches = [dict(drafts), *({**drafts, **changed} for _, changed in moves[:COMPARED])]
-    totals = whole(batches)
-    best = int(totals.argmax())
-    return batches[best] if best else None
-
-
-def _dispensable(number: int, draft: Draft, values: DraftValues) -> list[_Phrase]:
-    """Return the phrases of a sentence that are least missed."""
-    words = draft.tokens
-    spans = [(first, first + size) for size in range(1, PHRASE + 1) for first in range(len(words) - size + 1)]
-    spans = [span for span in spans if span[1] - span[0] < len(words)]
-    if not spans:
-        return []
-    without = [Draft.of((*words[:first], *words[last:])) for first, last in spans]
-    before, *found = values(number, [draft, *without]).tolist()
-    order = sorted(range(len(spans)), key=lambda place: -found[place])[:PHRASES]
-    return [
-        _Phrase(number, words[spans[place][0] : spans[place][1]], without[place], found[place] - before)
-        for place in order
-    ]
+    best: tuple[float, dict[int, Draft]] | None = None
+    numbers = sorted(drafts)
+    for place, one in enumerate(numbers):
+        for other in numbers[place + 1 :]:
+            now = (drafts[one].tokens, drafts[other].tokens)
+            tried = crossings(now, longest)
+            if not tried:
+                continue
+            tried = [tried[number] for number in readable(tried).argsort(descending=True, stable=True)[:COMPARED]]
+            before, *after = values((one, other), [now, *tried]).tolist()
+            gain = max(after) - before
+            if gain > (best[0] if best else 0.0):
+                first, second = tried[after.index(max(after))]
+                best = gain, {**drafts, one: Draft.of(first), other: Draft.of(second)}
+    return best[1] if best else None
