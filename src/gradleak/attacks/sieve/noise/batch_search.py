@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.noise.exchanges import WordPair, best_exchange
-from gradleak.attacks.sieve.noise.expected_words import expected_words
+from gradleak.attacks.sieve.noise.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
 from gradleak.attacks.sieve.noise.proposals import insertions, replacements
@@ -95,10 +95,12 @@ class BatchSearch:
         self.observed, self.target, self.prior = observed, observed.target, prior
         self.labels = torch.tensor(labels, device=self.target.device)[None, None]  # [1, 1, B]
         self._suggest = expected_words(observed, prior)
+        self._continuations = continuations(self.target, prior)
         self._matcher = Matcher(self.target, [observed.gradient], MatchedFilter()).until(observed.deadline)
         before, after = self.target.special_tokens
         self._frame = (list(before), list(after))
         self._room = observed.longest - len(before) - len(after)
+        self._end = after[0] if after else -1
         self._scale = 0.0
         self.drafts: dict[int, Draft] = {}
 
@@ -136,7 +138,7 @@ class BatchSearch:
                 exchanged = None
                 if not self.observed.deadline.passed:
                     exchanged = best_exchange(
-                        self.drafts, self._values_of_pairs, self._readability_of_pairs, self._room
+                        self.drafts, self._values_of_pairs, self._continuations, self._end, self._room
                     )
                 if exchanged is None:
                     break
@@ -196,14 +198,12 @@ class BatchSearch:
     def _values_of_pairs(self, numbers: tuple[int, int], pairs: Sequence[WordPair]) -> Tensor:
         """Return the values of the batch with other words for two of its sentences."""
         matcher = self._matcher.with_fixed_sequences(self._from_words().candidates(self.target), *numbers)
-        batch = self.target.pad([self._framed(words) for pair in pairs for words in pair])
+        sentences = [self._framed(words) for pair in pairs for words in pair]
+        batch = self.target.pad(sentences)
         labels = self.labels[:, :, list(numbers)].expand(1, len(pairs), 2)
         shape = (*labels.shape, -1)
         distances = matcher(Candidates(batch.ids.view(shape), batch.mask.view(shape), labels))[0]
-        return self._readability_of_pairs(pairs) - distances.cpu()
-
-    def _readability_of_pairs(self, pairs: Sequence[WordPair]) -> Tensor:
-        return self._readability([self._framed(words) for pair in pairs for words in pair]).view(-1, 2).sum(dim=1)
+        return self._readability(sentences).view(-1, 2).sum(dim=1) - distances.cpu()
 
     def _readability(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return what the prior adds to the values of sentences `[sentences]`."""

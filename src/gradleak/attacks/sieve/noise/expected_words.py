@@ -6,10 +6,12 @@ from collections.abc import Callable
 from math import inf
 
 import torch
+from torch import Tensor
 
 from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.priors import Prior, SharedVocabulary
+from gradleak.targets import Target
 
 FOLLOWING = 5
 """How many words that the prior expects are tried at each position."""
@@ -22,23 +24,35 @@ def expected_words(observed: ObservedUpdate, prior: Prior | None) -> Callable[[D
         observed: the update.
         prior: the language model; no words are expected without one, or with one of another vocabulary.
     """
-    target, words = observed.target, observed.words
-    before = list(target.special_tokens[0])
-
-    def nothing(draft: Draft) -> list[list[int]]:
-        return [[] for _ in range(len(draft.tokens) + 1)]
-
-    if not isinstance(prior, SharedVocabulary):
-        return nothing
-    model = prior.model
+    words, after = observed.words, continuations(observed.target, prior)
 
     def expected(draft: Draft) -> list[list[int]]:
-        ids = torch.tensor([[*before, *draft.tokens]], device=target.device)
-        with torch.no_grad():
-            logits = model(input_ids=ids, use_cache=False).logits[0, len(before) - 1 :]
-        possible = torch.full_like(logits, -inf)
-        possible[:, words] = logits[:, words]
+        if after is None:
+            return [[] for _ in range(len(draft.tokens) + 1)]
+        chances = after(draft.tokens)
+        possible = torch.full_like(chances, -inf)
+        possible[:, words] = chances[:, words]
         most: list[list[int]] = possible.topk(min(FOLLOWING, len(words)), dim=1).indices.tolist()
         return most
 
     return expected
+
+
+def continuations(target: Target, prior: Prior | None) -> Callable[[tuple[int, ...]], Tensor] | None:
+    """Return a function that gives log-probabilities of what follows the first n words `[n, vocabulary]`, n from 0 on.
+
+    Args:
+        target: the model.
+        prior: the language model; None is returned without one, or with one of another vocabulary.
+    """
+    if not isinstance(prior, SharedVocabulary):
+        return None
+    model, before = prior.model, list(target.special_tokens[0])
+
+    @torch.no_grad()
+    def after(words: tuple[int, ...]) -> Tensor:
+        ids = torch.tensor([[*before, *words]], device=target.device)
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0, len(before) - 1 :]
+        return logits.log_softmax(dim=-1)
+
+    return after
