@@ -113,8 +113,7 @@ class Likelihood:
 
     def masks_for(self, ids: Tensor) -> dict[str, Tensor]:
         """Return the dropout masks for sentences `[victims, candidates, sequences, tokens]`, by site."""
-        masks = self.dropout.of_length(ids.shape[-1])
-        return {name: mask.expand(*ids.shape[:3], *mask.shape) for name, mask in masks.items()}
+        return {name: mask.expand(*ids.shape[:3], *mask.shape) for name, mask in self.dropout.by_site().items()}
 
     def _compared(self, matcher: Matcher, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return distances `[sentences]`; sentences of one length are compared together, without padding."""

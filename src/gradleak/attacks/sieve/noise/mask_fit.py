@@ -50,9 +50,10 @@ class MaskFit:
         target, deadline = self._squares.target, self._squares.deadline
         ids = torch.tensor(sentences, device=target.device)[None, :, None]  # [1, sentences, 1, tokens]
         there, labels = torch.ones_like(ids, dtype=torch.bool), torch.full_like(ids[..., 0], self._label)
-        sites, known = self._visible.sites(ids.shape[-1]), self._visible.of_length(ids.shape[-1])
+        sites, known = self._visible.sites(ids.shape[-1]), self._visible.by_site()
         means = {name: torch.full(site.shape, 1 - site.rate).to(target.word_embeddings) for name, site in sites.items()}
-        masks = {name: (known.get(name, mean)).repeat(*ids.shape[:3], *[1] * mean.ndim) for name, mean in means.items()}
+        starts = {**means, **known}
+        masks = {name: start.repeat(*ids.shape[:3], *[1] * start.ndim) for name, start in starts.items()}
         optimizer = torch.optim.Adam(list(masks.values()), lr=RATE)
         for _ in range(STEPS):
             if deadline.passed:

@@ -25,7 +25,7 @@ expected, by the second number of deviations and by the last fraction of all."""
 
 @dataclass(frozen=True)
 class VisibleMasks:
-    """Masks of one sentence's first token; what is not known keeps its mean.
+    """Masks of one sentence's first token.
 
     Attributes:
         target: the model.
@@ -42,13 +42,13 @@ class VisibleMasks:
             self._sites[tokens] = dropout_sites(self.target, tokens)
         return self._sites[tokens]
 
-    def of_length(self, tokens: int) -> dict[str, Tensor]:
-        """Return the masks of a sentence of so many tokens, by site `[*shape of the site]`."""
-        sites = self.sites(tokens) if self.masks else {}
-        masks = {name: _mean_mask(self.target, sites[name]) for name in self.masks}
-        for name, first in self.masks.items():
-            masks[name][0 if sites[name].token_dims else ...] = first
-        return masks
+    def by_site(self) -> dict[str, Tensor]:
+        """Return the masks by site, for sentences of any length `[1, width]`, or `[width]` of the classifier's input.
+
+        After its attention the last layer's other tokens do not count: they may as well have the first one's mask.
+        """
+        sites = self.sites(self.target.min_length) if self.masks else {}
+        return {name: mask[None] if sites[name].token_dims else mask for name, mask in self.masks.items()}
 
 
 def visible_masks(target: Target, gradient: Mapping[str, Tensor], deviation: float) -> VisibleMasks:
@@ -74,10 +74,6 @@ def visible_masks(target: Target, gradient: Mapping[str, Tensor], deviation: flo
                 own = part.weight_in(gradient)
                 found[name] = _kept(own, deviation, site.rate) if site.shape[1:] == own.shape[:1] else None
     return VisibleMasks(target, {name: kept.to(target.dtype) for name, kept in found.items() if kept is not None})
-
-
-def _mean_mask(target: Target, site: DropoutSite) -> Tensor:
-    return torch.full(site.shape, 1 - site.rate, device=target.device, dtype=target.dtype)
 
 
 def _kept(outer: Tensor, deviation: float, rate: float) -> Tensor | None:
