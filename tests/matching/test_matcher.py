@@ -256,6 +256,18 @@ def test_replacing_one_sequence_equals_scoring_whole_batches(any_target: Target,
     assert close(matcher.with_fixed_sequences(alone, 0)(alone), matcher(alone), torch.float64)
 
 
+def test_several_sequences_beside_fixed_ones_score_as_the_whole_batch(bert: Target) -> None:
+    target = bert.to(dtype=torch.float64)
+    matcher = Matcher(target, observe(target), Cosine())
+    base, new = draw(target, (1, 1, 3, 6), seed=4), draw(target, (1, 5, 2, 6), seed=5)
+    held = matcher.with_fixed_sequences(base, 0, 2)
+    whole = [
+        torch.stack([changed[:, :, 0], kept[:, :, 1].expand_as(changed[:, :, 0]), changed[:, :, 1]], dim=2)
+        for changed, kept in ((new.inputs, base.inputs), (new.mask, base.mask), (new.labels, base.labels))
+    ]
+    assert close(held(new), matcher(Candidates(*whole)), torch.float64)
+
+
 def test_splitting_into_parts_changes_nothing(bert: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     target = bert.to(dtype=torch.float64)
     observed = observe(target, victims=3)

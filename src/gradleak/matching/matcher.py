@@ -135,19 +135,21 @@ class Matcher:
         self._with_less_at_once(candidates, run)
         return distances, gradients
 
-    def with_fixed_sequences(self, base: Candidates, sequence: int) -> Matcher:
-        """Return a matcher for candidates that differ from a base in one sequence of the batch only.
+    def with_fixed_sequences(self, base: Candidates, *replaced: int) -> Matcher:
+        """Return a matcher for candidates that differ from a base in one sequence of the batch, or a few.
 
-        The other sequences' gradient is computed once; the new matcher takes candidates of one sequence each.
+        The other sequences' gradient is computed once; the new matcher takes candidates of as many sequences as are
+        replaced.
 
         Args:
             base: one candidate for each victim `[victims, 1, B, …]`.
-            sequence: index of the sequence that will be replaced.
+            replaced: indices of the sequences that will be replaced.
         """
         batch = base.shape[2]
-        others = torch.tensor([b for b in range(batch) if b != sequence], device=self.target.device, dtype=torch.long)
+        kept = [b for b in range(batch) if b not in replaced]
+        others = torch.tensor(kept, device=self.target.device, dtype=torch.long)
         held = self._of_single_sequences(batch)
-        if batch > 1:
+        if kept:
             with torch.no_grad():
                 rest = self._factors(base.select_sequences(others), weight=1.0 / batch)
             held._observed = {name: replace(seen, fixed=compact(rest[name])) for name, seen in self._observed.items()}
@@ -178,7 +180,7 @@ class Matcher:
         return other
 
     def _of_single_sequences(self, batch: int) -> Matcher:
-        """Return a matcher whose candidates are single sequences out of a batch of that size."""
+        """Return a matcher whose candidates are some sequences out of a batch of that size."""
         held = copy(self)
         held._batch, held._capacity, held._graphs = batch, {}, GraphCache(shares_pool_with=self._graphs)
         return held

@@ -13,7 +13,9 @@ from dataclasses import replace
 from gradleak.attacks.sieve.defended.batch_search import read_batch, refine_with_contexts
 from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, count_sentences
 from gradleak.attacks.sieve.defended.single_search import read_sentence
+from gradleak.attacks.sieve.noise.batch_search import read_batch_by_likelihood
 from gradleak.attacks.sieve.noise.map_search import read_by_likelihood
+from gradleak.attacks.sieve.noise.sentence_count import count_noisy_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.exchange import Knowledge
@@ -26,6 +28,12 @@ LONGEST = 64
 NOISY, DROWNED = 0.003, 0.5
 """Fractions of an update's energy that are noise: above NOISY, the likelihood search refines the reading; above
 DROWNED, it starts from nothing, as no word exceeds the noise in the first layer."""
+
+RANK_HIDDEN = 0.05
+"""The same fraction above which too few singular values exceed the noise to count sentences by them."""
+
+MOST_UNDER_NOISE = 16
+"""Larger batches are not searched where noise hides the words of the first layer."""
 
 TINY = 1e-30
 
@@ -43,19 +51,33 @@ def read_defended(observed: ObservedUpdate, known: Knowledge, prior: Prior | Non
     # gradients are compared for embeddings that are no words as well, and those have no gradient by word
     gradient = {name: own for name, own in observed.gradient.items() if name not in target.word_parameters}
     observed = replace(observed, gradient=gradient, longest=longest)
-    count = known.sequences or count_sentences(target, gradient, observed.protocol, observed.deadline) or 1
+    noise = noise_energy(observed) if target.task == "classification" else 0.0
+    count = known.sequences or _count(observed, noise, prior)
     if count > 1 and _has_context_score(observed):
         batch = read_batch(observed, count)
         if batch is not None:
             return batch
+        if noise > NOISY and count <= MOST_UNDER_NOISE:
+            return read_batch_by_likelihood(observed, count, prior)
     length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
-    noise = noise_energy(observed) if count == 1 and target.task == "classification" else 0.0
+    noise = noise if count == 1 else 0.0
     if noise > DROWNED:
         return read_by_likelihood(observed, None, prior, length)
     found = _read_single(observed, length)
     if noise > NOISY and not observed.deadline.passed:
         return read_by_likelihood(observed, found, prior, length)
     return found
+
+
+def _count(observed: ObservedUpdate, noise: float, prior: Prior | None) -> int:
+    """Return the number of sentences, 1 if it is not determined."""
+    target, gradient = observed.target, observed.gradient
+    if noise > RANK_HIDDEN:
+        deviation = noise_deviation(target, gradient, observed.inputs.maps[0])
+        count = count_noisy_sentences(target, gradient, deviation, prior)
+        if count is not None:
+            return count
+    return count_sentences(target, gradient, observed.protocol, observed.deadline) or 1
 
 
 def _read_single(observed: ObservedUpdate, length: int | None) -> DefendedReading | None:

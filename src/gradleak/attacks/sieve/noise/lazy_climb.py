@@ -57,7 +57,7 @@ class LazyClimb:
         self, score: DraftScore, suggest: Suggest, longest: int, *, resize: bool, deadline: Deadline | None = None
     ) -> None:
         self.deadline = deadline or Deadline()
-        self._score, self._suggest, self._longest, self._resize = score, suggest, longest, resize
+        self._score, self._suggest, self.longest, self._resize = score, suggest, longest, resize
         self._word_gains: dict[int, float] = {}  # the last gain of each word
         self._change_gains: dict[Change, tuple[float, int]] = {}  # the last gain of each change, and its step
         self._steps = 0
@@ -92,15 +92,17 @@ class LazyClimb:
 
         return hill_climb((draft, value), step)
 
+    def nearby(self, draft: Draft) -> list[Draft]:
+        """Return the drafts after the most promising changes of one, the best first."""
+        changes = self._changes(draft)[:AT_ONCE]
+        drafts = [draft.after([change]) for change in changes]
+        value, *values = self._values([draft, *drafts])
+        self._remember(changes, [after - value for after in values])
+        return [drafts[number] for number in sorted(range(len(drafts)), key=lambda number: -values[number])]
+
     def _step(self, draft: Draft, value: float) -> tuple[Draft, float] | None:
         """Return a better draft; None if none of the most promising changes leads to one."""
-        self._steps += 1
-        changes = possible_changes(draft, self._word_gains, self._suggest(draft), resize=self._resize)
-        there = {START, *draft.names}
-        changes += [change for change, (gain, _) in self._change_gains.items() if gain == inf and change.name in there]
-        if len(draft.tokens) >= self._longest:
-            changes = [change for change in changes if change.kind != "insert"]
-        changes.sort(key=self._expected_gain, reverse=True)
+        changes = self._changes(draft)
         for first in range(0, min(len(changes), IDLE * AT_ONCE), AT_ONCE):
             tried = changes[first : first + AT_ONCE]
             if first and self.deadline.passed:
@@ -113,6 +115,16 @@ class LazyClimb:
                 return self._combined(draft, value, tried, list(zip(values, drafts, strict=True)))
         return None
 
+    def _changes(self, draft: Draft) -> list[Change]:
+        """Return the changes of a draft, the most promising first."""
+        self._steps += 1
+        changes = possible_changes(draft, self._word_gains, self._suggest(draft), resize=self._resize)
+        there = {START, *draft.names}
+        changes += [change for change, (gain, _) in self._change_gains.items() if gain == inf and change.name in there]
+        if len(draft.tokens) >= self.longest:
+            changes = [change for change in changes if change.kind != "insert"]
+        return sorted(changes, key=self._expected_gain, reverse=True)
+
     def _combined(
         self, draft: Draft, value: float, tried: Sequence[Change], outcomes: Sequence[tuple[float, Draft]]
     ) -> tuple[Draft, float]:
@@ -120,7 +132,7 @@ class LazyClimb:
         order = sorted(range(len(tried)), key=lambda number: -outcomes[number][0])
         best = [number for number in order[:COMBINED] if outcomes[number][0] > value]
         several = [draft.after(tried[number] for number in best[:length]) for length in range(2, len(best) + 1)]
-        several = [each for each in several if len(each.tokens) <= self._longest]
+        several = [each for each in several if len(each.tokens) <= self.longest]
         found = [outcomes[order[0]], *zip(self._values(several), several, strict=True)]
         most, chosen = max(found, key=lambda pair: pair[0])
         return chosen, most

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.noise.mask_fit import MaskFit
+from gradleak.attacks.sieve.noise.visible_masks import visible_masks
 from gradleak.exchange import Deadline
 from gradleak.leakage.labels import nearest_labels, single_label
 from gradleak.matching import Candidates, Cosine, Distance, Matcher, SquaredL2
@@ -70,6 +72,9 @@ class Likelihood:
         deviation: standard deviation of the noise.
         label: the class of the sentence.
         deadline: when to stop comparing.
+
+    Attributes:
+        dropout: the dropout masks that the update shows, with which sentences are compared; none without dropout.
     """
 
     def __init__(
@@ -81,9 +86,11 @@ class Likelihood:
         deadline: Deadline | None = None,
     ) -> None:
         self.target, self.deviation, self.label = target, deviation, label
+        self.dropout = visible_masks(target, gradient, deviation)
         self.matched_filter = Matcher(target, [gradient], MatchedFilter()).until(deadline or Deadline())
         others = (SquaredL2(), NoiseResidual(deviation=deviation), Cosine())
         self._squares, self._residual, self._cosine = map(self.matched_filter.with_distance, others)
+        self.with_masks = MaskFit(self.matched_filter, self._squares, deviation, self.dropout, label)
 
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return the matched-filter output of each sentence's gradient `[sentences]`; larger is better."""
@@ -102,8 +109,11 @@ class Likelihood:
         total = -self._compared(self._squares, sentences) / (2 * self.deviation**2)
         if prior is None:
             return total
-        batch = self.target.pad(sentences)
-        return total - prior(batch.ids, batch.mask).double() * (batch.mask.sum(dim=1) - 1)
+        return total + log_prior(prior, self.target, sentences)
+
+    def masks_for(self, ids: Tensor) -> dict[str, Tensor]:
+        """Return the dropout masks for sentences `[victims, candidates, sequences, tokens]`, by site."""
+        return {name: mask.expand(*ids.shape[:3], *mask.shape) for name, mask in self.dropout.by_site().items()}
 
     def _compared(self, matcher: Matcher, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return distances `[sentences]`; sentences of one length are compared together, without padding."""
@@ -112,8 +122,15 @@ class Likelihood:
             numbers = [number for number, ids in enumerate(sentences) if len(ids) == length]
             batch = self.target.pad([sentences[number] for number in numbers])
             labels = torch.full_like(batch.ids[None, :, :1], self.label)
-            distances[numbers] = matcher(Candidates(batch.ids[None, :, None], batch.mask[None, :, None], labels))[0]
+            ids, mask = batch.ids[None, :, None], batch.mask[None, :, None]
+            distances[numbers] = matcher(Candidates(ids, mask, labels, self.masks_for(ids)))[0]
         return distances
+
+
+def log_prior(prior: Prior, target: Target, sentences: Sequence[Sequence[int]]) -> Tensor:
+    """Return the log-probability that a prior gives to sentences `[sentences]`."""
+    batch = target.pad(sentences)
+    return -prior(batch.ids, batch.mask).double() * (batch.mask.sum(dim=1) - 1)
 
 
 def likeliest_label(target: Target, gradient: Mapping[str, Tensor], sentence: Sequence[int]) -> int:

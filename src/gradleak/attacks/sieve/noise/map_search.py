@@ -11,39 +11,49 @@ prior decides what the update leaves open.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.noise.drafts import Change, Draft
+from gradleak.attacks.sieve.hill_climb import hill_climb
+from gradleak.attacks.sieve.noise.drafts import Draft
+from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
-from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label
+from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
+from gradleak.attacks.sieve.noise.proposals import insertions, replacements
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.leakage.perturbation import noise_deviation
 from gradleak.optimisation.descent import Descent, descend
 from gradleak.optimisation.guess import Guess, random_guess
 from gradleak.optimisation.slots import Slots
-from gradleak.priors import Prior, SharedVocabulary
+from gradleak.priors import Prior
 
 POSITIONS = 20
 """Number of tokens in the descent from random embeddings: too many do no harm."""
 
-FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True)
-FROM_SENTENCE = Descent(steps=20, lr=0.01, linear=True)
+FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True, mask_speed=0)
+"""The descent from random embeddings; dropout masks that the update shows stay as they are."""
 
 NEAREST = 8
 """How many words near each embedding are tried: at all positions, or at its own in a descent from a sentence."""
-
-FOLLOWING = 5
-"""How many words that the prior expects are tried at each position."""
 
 ROUNDS = 6
 """How often embeddings are descended from a sentence that no change improves."""
 
 TRIED = 5000
 """How many sentences are compared with the update at most."""
+
+TRIED_FIRST, TIME_FIRST = 2500, 0.5
+"""Under dropout: how many sentences are compared, and the fraction of the time, before masks are fitted."""
+
+FITTED, REFINED = 12, 16
+"""How many sentences are compared with masks of their own in a step under dropout, and the number of such steps."""
+
+READABLE = 5e-4
+"""Weight of a nat of the prior under dropout, as a fraction of the matched filter: unknown masks, not noise, limit what
+the update distinguishes."""
 
 
 def read_by_likelihood(
@@ -86,8 +96,11 @@ class MapSearch:
         before, after = self.target.special_tokens
         self._frame = (list(before), list(after))
         longest = observed.longest - len(before) - len(after)
+        dropout, deadline = bool(likelihood.dropout.masks), observed.deadline
+        self._most = TRIED_FIRST if dropout else TRIED
+        self._climb_until = deadline.sooner(TIME_FIRST * deadline.left) if dropout and deadline.limited else deadline
         self.climb = LazyClimb(
-            self._values, self._following, longest, resize=length is None, deadline=observed.deadline
+            self._values, expected_words(observed, prior), longest, resize=length is None, deadline=self._climb_until
         )
 
     def run(self, start: Sequence[int] | None) -> list[int]:
@@ -96,16 +109,42 @@ class MapSearch:
         draft = Draft.of(start[before : len(start) - after] if start else ())
         self.climb.learn(draft.tokens)
         for number in range(ROUNDS):
-            if number and self.observed.deadline.passed:
+            if number and self._climb_until.passed:
                 break
             if number == (1 if start else 0):
                 draft = self._learn_from_random(draft)
             else:
-                self.climb.consider(self._replacements(draft))
-            draft, _ = self.climb.run(draft, TRIED - self.climb.tried)
-            if self.climb.tried >= TRIED or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
+                self._consider(draft, insert=number > 1)
+            draft, _ = self.climb.run(draft, self._most - self.climb.tried)
+            if self.climb.tried >= self._most or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
+        if self.likelihood.dropout.masks:
+            return self._refined([Draft.of(leader) for leader in self.climb.leaders])
         return self._most_probable([self._framed(leader) for leader in self.climb.leaders])
+
+    def _refined(self, drafts: list[Draft]) -> list[int]:
+        """Climb further under dropout, where each sentence is compared with masks fitted to it."""
+
+        def step(current: Draft, best: tuple[Draft, float]) -> tuple[Draft, float] | None:
+            if self.observed.deadline.passed:
+                return None
+            if current is best[0]:
+                self._consider(current, insert=True)
+            near = self.climb.nearby(current)[:FITTED]
+            values = self._values_with_masks(near)
+            return near[int(values.argmax())], float(values.max())
+
+        values = self._values_with_masks(drafts)
+        start = drafts[int(values.argmax())], float(values.max())
+        return self._framed(hill_climb(start, step, steps=REFINED)[0].tokens)
+
+    def _values_with_masks(self, drafts: Sequence[Draft]) -> Tensor:
+        sentences = [self._framed(draft.tokens) for draft in drafts]
+        values = self.likelihood.with_masks(sentences)
+        if self.prior is not None:
+            nats = log_prior(self.prior, self.target, sentences).cpu()
+            values = values + READABLE * float(values.max()) * nats
+        return values
 
     def _most_probable(self, sentences: list[list[int]]) -> list[int]:
         return sentences[int(self.likelihood.posterior(sentences, self.prior).argmax())]
@@ -121,18 +160,6 @@ class MapSearch:
         self.observed.report([torch.tensor(best, device=self.target.device)], self.likelihood.distance(best))
         return values
 
-    def _following(self, draft: Draft) -> list[list[int]]:
-        """Return the words that the prior expects most at each position of a draft, and after its last."""
-        if not isinstance(self.prior, SharedVocabulary):
-            return [[] for _ in range(len(draft.tokens) + 1)]
-        ids = torch.tensor([[*self._frame[0], *draft.tokens]], device=self.target.device)
-        with torch.no_grad():
-            expected = self.prior.model(input_ids=ids, use_cache=False).logits[0, len(self._frame[0]) - 1 :]
-        words = self.observed.words
-        possible = torch.full_like(expected, -inf)
-        possible[:, words] = expected[:, words]
-        return possible.topk(min(FOLLOWING, len(words)), dim=1).indices.tolist()
-
     def _learn_from_random(self, draft: Draft) -> Draft:
         """Learn the words near embeddings that descended from noise; they replace an empty draft of known length.
 
@@ -142,23 +169,23 @@ class MapSearch:
         scale = float(self.target.word_embeddings.norm(dim=1).mean()) / self.target.word_embeddings.shape[1] ** 0.5
         labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
         generator = torch.Generator().manual_seed(0)
-        near = self._descended(random_guess(self.target, slots, labels, [generator], scale), FROM_RANDOM)
+        guess = random_guess(self.target, slots, labels, [generator], scale)
+        near = self._descended(guess, FROM_RANDOM)
         self.climb.learn(near.flatten().tolist())
         return Draft.of(near[:, 0].tolist()) if self.length is not None and not draft.tokens else draft
 
-    def _replacements(self, draft: Draft) -> list[Change]:
-        """Return the replacements of a draft's words by those near their descended embeddings."""
-        sentence = torch.tensor(self._framed(draft.tokens), device=self.target.device)
-        slots = Slots.of(self.target, [[[len(sentence)]]])
-        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
-        losses = torch.full_like(labels[..., 0], torch.inf, dtype=torch.float64)
-        guess = Guess(slots, self.target.embed(sentence)[None, None, None].clone(), labels, losses)
-        near = self._descended(guess, FROM_SENTENCE).tolist()
-        words = zip(draft.names, draft.tokens, near, strict=True)
-        return [Change("replace", name, token) for name, there, row in words for token in row if token != there]
+    def _consider(self, draft: Draft, *, insert: bool) -> None:
+        """Propose words near a draft's embeddings, and words that it may lack."""
+        target, label = self.target, self.likelihood.label
+        self.climb.consider(replacements(target, draft, label, self._descended))
+        if insert and self.length is None and len(draft.tokens) < self.climb.longest:
+            self.climb.consider(insertions(target, self.observed.words, draft, label, self._descended))
 
     def _descended(self, guess: Guess, descent: Descent) -> Tensor:
         """Return the words nearest to the descended embeddings at each free position `[positions, words]`."""
+        masks = {name: mask.clone() for name, mask in self.likelihood.masks_for(guess.slots.ids).items()}
+        sites = self.likelihood.dropout.sites(guess.slots.ids.shape[-1]) if masks else {}
+        guess = replace(guess, dropout=masks, sites=sites)
         guess = descend(self.target, self.likelihood.matched_filter, guess, descent)
         near = guess.slots.nearest(self.target, guess.embeddings, NEAREST)
         return near[guess.slots.free]
