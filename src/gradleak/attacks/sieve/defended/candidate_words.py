@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate
 
-FOUND, MISSING = 64, 24
+FOUND, MISSING = 128, 48
 """How many words are tried at each position: of those found, those that capture most of the signal there or next to
 it; of the whole vocabulary, those that capture most of the residual."""
 

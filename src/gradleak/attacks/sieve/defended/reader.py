@@ -97,8 +97,13 @@ def _has_context_score(observed: ObservedUpdate) -> bool:
 
 
 def noise_energy(observed: ObservedUpdate) -> float:
-    """Return the fraction of an update's energy that is noise; 0 for a compressed update."""
-    if not FeasibleSet(observed.map_gradients).complete:
+    """Return the fraction of an update's energy that is noise; 0 for a compressed update and for steps of Adam.
+
+    Adam divides the rounding errors of a gradient that is zero, such as that of key biases, by their own size.
+    """
+    training = observed.protocol.training
+    by_adam = training is not None and training.optimizer != "sgd"
+    if by_adam or not FeasibleSet(observed.map_gradients).complete:
         return 0.0
     tensors = observed.gradient.values()
     whole = float(sum(tensor.double().square().sum() for tensor in tensors))
