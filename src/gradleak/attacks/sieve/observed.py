@@ -27,10 +27,6 @@ RESTORED_LAYERS = 4
 """How many layers' contexts are restored: as many as a sentence is scored by."""
 
 
-SMALLEST = 0.05
-"""The least typical size of an entry of x(t, p) by which it is divided, relative to the mean."""
-
-
 @dataclass(frozen=True)
 class ObservedUpdate:
     """An update, and what its sentences may consist of.
@@ -87,17 +83,6 @@ class ObservedUpdate:
         means = [inputs(some, place.expand(len(some))).mean(dim=0) for place in places]
         start = torch.tensor(self.target.special_tokens[0][:1], device=words.device, dtype=torch.long)
         return torch.cat([torch.stack(means), inputs(start, torch.zeros_like(start))])
-
-    def with_columns_scaled(self, tokens: Tensor, positions: Tensor) -> ObservedUpdate:
-        """Return the update with the entries of x(t, p) divided by their size in some pairs.
-
-        Steps of Adam have lost the size of a gradient's entries. What is left of Σ δᵢ xᵢᵀ then spans the xᵢ with each
-        entry divided by its typical size in the batch.
-        """
-        size = self.inputs(tokens, positions).square().mean(dim=0).sqrt()
-        size = (size / size.mean()).clamp(min=SMALLEST).to(self.inputs.scale)
-        inputs = replace(self.inputs, scale=self.inputs.scale / size, shift=self.inputs.shift / size)
-        return replace(self, inputs=inputs)
 
     def report(self, sentences: Sequence[Tensor], distance: float) -> None:
         """Call the progress callback, if there is one."""

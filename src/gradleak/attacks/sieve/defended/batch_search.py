@@ -48,9 +48,6 @@ COMPLETION_STEPS = 100
 FEW_MISSING = 8
 """Words of the whole vocabulary that are tried at each position where a row space has shown nearly all words."""
 
-RESCALED = 2
-"""How often the sizes of entries of x(t, p) are estimated from the words found, for steps of Adam."""
-
 NEARLY = 0.2
 """The distance below which a batch may be the very one: steps of Adam at weights that drifted leave 0.1."""
 
@@ -74,18 +71,14 @@ def read_batch(observed: ObservedUpdate, count: int) -> DefendedReading | None:
     found = pursue_words(observed, basis, torch.cat([words, ends]))
     if not found.certain:
         return None
-    scaled = observed
-    for _ in range(RESCALED if observed.as_steps else 0):
-        scaled = observed.with_columns_scaled(found.best().tokens, found.best().positions)
-        found = pursue_words(scaled, basis, torch.cat([words, ends]))
     starts = [
         _ordered_sentences(
             target, found, group_words(affinity[: found.certain, : found.certain], count), observed.longest
         )
-        for affinity in affinities(scaled, sent, found)
+        for affinity in affinities(observed, sent, found)
     ]
     start = max(starts, key=lambda sentences: float(score.each(sentences).mean()))
-    search = ContextSearch(observed, score, CandidateWords(scaled, basis, found.tokens))
+    search = ContextSearch(observed, score, CandidateWords(observed, basis, found.tokens))
     return decide_by_distance(search, search.each_alone(search.one_beside_others(start)))
 
 
