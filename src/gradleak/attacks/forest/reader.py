@@ -206,15 +206,20 @@ class ForestReader:
         return sorted({*self.deep[::step], *trailing_sites(self.sites)})
 
     def _whole_sites(self) -> dict[int, Residual]:
-        """Return the first deeper sites that show their whole row space."""
+        """Return the first deeper sites that show their whole row space, widest inputs first.
+
+        The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner
+        layer is three or four times as wide as the others.
+        """
         whole: dict[int, Residual] = {}
-        for examined, number in enumerate(self.deep, start=1):
+        widest = sorted(self.deep, key=lambda number: -self.sites[number].width)
+        for examined, number in enumerate(widest, start=1):
             residual = self._residual(number)
             if not residual.full:
                 whole[number] = residual
             if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
                 break
-        return whole
+        return dict(sorted(whole.items()))
 
     def _selected(self, prefixes: list[Prefix], residuals: Mapping[int, Residual]) -> SolvedForest:
         sites = list(residuals)
