@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
-from gradleak.attacks.forest.growth import DONE, MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
 from gradleak.attacks.forest.residual import Residual
@@ -27,6 +27,12 @@ ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
 
 TABLE_ROWS = 4e-7
 """Singular values of the first layer's rows below this fraction of the largest are rounding of float32."""
+
+COMPLETE = 3e-4
+"""Prefixes that were tested one by one are complete if they leave less than this fraction of every site's rows."""
+
+MOST_CANDIDATES = 20_000
+"""Prefixes that are missing are not looked for among more candidates than this."""
 
 ENOUGH = 3
 """Prefixes are tested one by one if at least so many sites show their whole row space."""
@@ -166,7 +172,7 @@ class ForestReader:
             sites = sorted({*chosen, *trailing_sites(self.sites)})
             sites = [number for number in sites if self.sites[number].reduction is None]
             forest = self._selected(prefixes, {number: self._residual(number) for number in sites})
-            if not prefixes or not sites or max(forest.left) < DONE or self.deadline.passed:
+            if not prefixes or not sites or max(forest.left) < COMPLETE or self.deadline.passed:
                 return forest
             return self._pursued(tokens, forest.prefixes)
         return self._pursued(tokens)
@@ -186,7 +192,8 @@ class ForestReader:
 
         leaves = longest_prefixes(given)  # what is missing mostly continues a text
         for roots in [leaves, [prefix for prefix in [(), *given] if prefix not in set(leaves)]]:
-            if roots and not pool.explained and not self.deadline.passed:
+            few = len(roots) * len(tokens) <= MOST_CANDIDATES
+            if roots and few and not pool.explained and not self.deadline.passed:
                 pool.extend(roots)
                 grow_by_pursuit(pool, most - len(given), self.deadline, report, noisy=noisy)
         return self._selected(pool.found, {n: self._residual(n) for n in sites})
@@ -199,15 +206,20 @@ class ForestReader:
         return sorted({*self.deep[::step], *trailing_sites(self.sites)})
 
     def _whole_sites(self) -> dict[int, Residual]:
-        """Return the first deeper sites that show their whole row space."""
+        """Return the first deeper sites that show their whole row space, widest inputs first.
+
+        The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner
+        layer is three or four times as wide as the others.
+        """
         whole: dict[int, Residual] = {}
-        for examined, number in enumerate(self.deep, start=1):
+        widest = sorted(self.deep, key=lambda number: -self.sites[number].width)
+        for examined, number in enumerate(widest, start=1):
             residual = self._residual(number)
             if not residual.full:
                 whole[number] = residual
             if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
                 break
-        return whole
+        return dict(sorted(whole.items()))
 
     def _selected(self, prefixes: list[Prefix], residuals: Mapping[int, Residual]) -> SolvedForest:
         sites = list(residuals)
