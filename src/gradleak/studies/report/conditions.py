@@ -44,7 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
 """Values that go without saying where all rows have them."""
 
 NO_DEFENSE = "none"
-OURS = ("sieve", "auto", "mosaic")
+OURS = ("sieve", "auto", "mosaic", "forest")
 """Attacks of gradleak itself, of no paper; tables and plots mark them."""
 
 ATTACK_ORDER = ("dlg", "tag", "lamp", "lamp-l2l1", "grab", "fet", "edr", "lti", "lti-p", "mosaic", "sieve")
