@@ -29,7 +29,7 @@ SAME = 1e-5
 """A replay that differs by less than this fraction needs no better order."""
 
 REORDERED = 0.05
-"""Texts whose replay differs by more than this are not the ones, whatever their order."""
+"""Of more than three texts other orders are compared only if the replay differs by less than this."""
 
 FEW = 4
 """All orders of up to this many texts are compared; of more, orders that differ by a swap."""
@@ -99,7 +99,8 @@ def nearest_order(
 
     best = compared(texts)
     orders = _all_orders(texts) if len(texts) <= FEW else _swaps(texts)
-    while protocol.training is not None and SAME < best[0] < REORDERED:
+    limit = REORDERED if len(texts) > 3 else torch.inf
+    while protocol.training is not None and SAME < best[0] < limit:
         before = best[0]
         for order in orders:
             if deadline.passed or best[0] < SAME:

@@ -1,0 +1,70 @@
+"""A client's training, repeated on the texts that it saw, gives the update that it sent; on others it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradleak.exchange import Deadline, Update
+from gradleak.federation import Client, FedAvg
+from gradleak.leakage.first_step import as_gradient
+from gradleak.leakage.proof import prove_by_whole_gradient
+from gradleak.leakage.replay import can_replay, nearest_order, replay_difference
+from gradleak.targets import Target
+from wide_targets import LABELS, TEXTS, ids_of, wider_target
+
+PROTOCOLS = {
+    "bf16": {"send": "bf16"},
+    "fp16": {"send": "fp16"},
+    "int8": {"send": "int8"},
+    "autocast": {"precision": "bf16"},
+    "sgd": {"fedavg": FedAvg(steps=3, lr=1e-2, batch=1)},
+    "adamw": {"fedavg": FedAvg(steps=3, lr=5e-5, batch=1, optimizer="adamw")},
+}
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+def trained(protocol: str) -> tuple[Target, Update, list[tuple[int, ...]], list[int]]:
+    target = wider_target()
+    update = Client(target, **PROTOCOLS[protocol]).update(TEXTS[:3], LABELS[:3])
+    return target, update, ids_of(target)[:3], LABELS[:3]
+
+
+@every_protocol
+def test_the_texts_of_an_update_are_proven_by_a_replay_in_any_order(protocol: str) -> None:
+    target, update, texts, labels = trained(protocol)
+    gradient = as_gradient(target, update)
+    for order in (1, -1):
+        proof = prove_by_whole_gradient(target, gradient, texts[::order], labels[::order], update.protocol)
+        assert proof.verified
+        assert proof.complete
+        assert "repeated on these texts" in proof.evidence[0]
+
+
+@every_protocol
+def test_near_misses_are_not_proven_by_a_replay(protocol: str) -> None:
+    target, update, texts, labels = trained(protocol)
+    gradient = as_gradient(target, update)
+    ids = texts[0]
+    for wrong in ((*ids[:-2], ids[-1]), (*ids[:1], ids[1] % 30 + 6, *ids[2:])):
+        assert not prove_by_whole_gradient(target, gradient, [wrong, *texts[1:]], labels, update.protocol).verified
+    assert not prove_by_whole_gradient(target, gradient, texts[:2], labels[:2], update.protocol).verified
+    assert not prove_by_whole_gradient(target, gradient, texts, [1 - labels[0], *labels[1:]], update.protocol).verified
+
+
+def test_the_order_of_local_steps_is_found() -> None:
+    target, update, texts, labels = trained("sgd")
+    gradient = as_gradient(target, update)
+    pairs = list(zip(texts, labels, strict=True))
+    mixed = [pairs[2], pairs[0], pairs[1]]
+    least, order, _ = nearest_order(target, gradient, mixed, update.protocol, Deadline())
+    assert order == pairs
+    assert least < replay_difference(target, gradient, mixed, update.protocol)
+
+
+def test_sums_over_clients_shuffled_texts_and_plain_gradients_are_not_replayed() -> None:
+    plain = Update({})
+    assert not can_replay(plain.protocol)
+    assert can_replay(Update({}, send="bf16").protocol)
+    assert not can_replay(Update({}, send="bf16", clients=2).protocol)
+    shuffled = FedAvg(epochs=2, lr=1e-3, batch=1, shuffle=True)
+    assert not can_replay(Update({}, "difference", training=shuffled).protocol)
