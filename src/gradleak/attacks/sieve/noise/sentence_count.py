@@ -89,12 +89,11 @@ def _written(target: Target, prior: SharedVocabulary) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     rows = torch.tensor([before] * WRITTEN)
     for number in range(LONGEST):
-        chances = prior.model(input_ids=rows.to(target.device), use_cache=False).logits[:, -1].softmax(dim=-1).cpu()
-        chances[:, list(target.impossible_ids)] = 0.0
-        if number >= SHORTEST:
-            chances[:, after] += 1e-6
-        else:
-            chances[:, after] = 0.0
+        logits = prior.model(input_ids=rows.to(target.device), use_cache=False, logits_to_keep=1).logits[:, -1].cpu()
+        ends = logits[:, after]
+        logits[:, list(target.impossible_ids)] = -torch.inf
+        logits[:, after] = ends if number >= SHORTEST else -torch.inf
+        chances = logits.softmax(dim=-1)
         rows = torch.cat([rows, torch.multinomial(chances, 1, generator=generator)], dim=1)
     return [_ended(row, after) for row in rows.tolist()]
 
