@@ -33,7 +33,7 @@ def prior(target: Target) -> Prior:
 def test_sentences_are_counted_without_singular_values(target: Target, prior: Prior, labels: tuple[int, ...]) -> None:
     update = Client(target).update(list(TEXTS[: len(labels)]), list(labels))
     sent = parse_defense(f"noise:{DEVIATION}").apply(update, torch.Generator().manual_seed(0))
-    assert count_noisy_sentences(target, sent.tensors, DEVIATION, prior) == len(labels)
+    assert count_noisy_sentences(target, sent.tensors, prior) == len(labels)
 
 
 def test_the_fraction_of_each_class_is_that_of_the_batch(target: Target) -> None:
@@ -47,6 +47,6 @@ def test_the_fraction_of_each_class_is_that_of_the_batch(target: Target) -> None
 def test_nothing_is_counted_without_a_language_model_or_the_classifiers_bias(prior: Prior) -> None:
     small = wider_target()
     update = Client(small).update(["big dog ran"], [1])
-    assert count_noisy_sentences(small, update.tensors, DEVIATION, None) is None
+    assert count_noisy_sentences(small, update.tensors, None) is None
     without = {name: own for name, own in update.tensors.items() if name != f"{small.classifier}.bias"}
-    assert count_noisy_sentences(small, without, DEVIATION, prior) is None
+    assert count_noisy_sentences(small, without, prior) is None
