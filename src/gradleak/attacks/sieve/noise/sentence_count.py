@@ -40,15 +40,12 @@ ABOVE_EDGE = 1.02
 """A singular value is signal if it exceeds the edge of the noise by this factor."""
 
 
-def count_noisy_sentences(
-    target: Target, gradient: Mapping[str, Tensor], deviation: float, prior: Prior | None
-) -> int | None:
+def count_noisy_sentences(target: Target, gradient: Mapping[str, Tensor], prior: Prior | None) -> int | None:
     """Return the likeliest number of sentences of a noisy update; None if there is nothing to compare it with.
 
     Args:
         target: the model, a classifier.
         gradient: gradients by name.
-        deviation: standard deviation of the noise.
         prior: writes sentences.
     """
     names = [
@@ -60,7 +57,12 @@ def count_noisy_sentences(
     last, fractions = target.layers[-1].attention_output, class_fractions(target, gradient)
     if not isinstance(prior, SharedVocabulary) or not names or fractions is None or last.weight not in gradient:
         return None
-    seen = sum(float(gradient[name].double().square().sum()) - deviation**2 * gradient[name].numel() for name in names)
+    keys = [layer.key for layer in target.layers[:DEPTH] if layer.key.weight in gradient]
+    if not keys:
+        return None
+    # the keys' gradients have least signal, and a thousand times as many entries as their biases
+    noise = float(torch.cat([key.weight_in(gradient).flatten() for key in keys]).double().square().mean())
+    seen = sum(float(gradient[name].double().square().sum()) - noise * gradient[name].numel() for name in names)
     own, shared = _energies(target, _written(target, prior), fractions, names)
     ratio = max(own - shared, 1e-30) / max(seen - shared, 1e-3 * (own - shared), 1e-30) / PLAINER
     several = bool(whiten(last.weight_in(gradient)).values[1] > ABOVE_EDGE)
@@ -89,12 +91,11 @@ def _written(target: Target, prior: SharedVocabulary) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     rows = torch.tensor([before] * WRITTEN)
     for number in range(LONGEST):
-        chances = prior.model(input_ids=rows.to(target.device), use_cache=False).logits[:, -1].softmax(dim=-1).cpu()
-        chances[:, list(target.impossible_ids)] = 0.0
-        if number >= SHORTEST:
-            chances[:, after] += 1e-6
-        else:
-            chances[:, after] = 0.0
+        logits = prior.model(input_ids=rows.to(target.device), use_cache=False, logits_to_keep=1).logits[:, -1].cpu()
+        ends = logits[:, after]
+        logits[:, list(target.impossible_ids)] = -torch.inf
+        logits[:, after] = ends if number >= SHORTEST else -torch.inf
+        chances = logits.softmax(dim=-1)
         rows = torch.cat([rows, torch.multinomial(chances, 1, generator=generator)], dim=1)
     return [_ended(row, after) for row in rows.tolist()]
 
