@@ -62,11 +62,12 @@ def test_a_text_that_begins_with_a_repeated_word_is_read() -> None:
     assert found.texts == (text,)
 
 
-def test_rounded_updates_are_read_and_not_called_proven() -> None:
+def test_rounded_updates_are_read_and_proven_by_a_replay() -> None:
     pytest.importorskip("peft")
     found = read(decoder(lora="r=8,targets=q_proj+v_proj,rounds=2"), ["the big dog ran on a mat"], send="bf16")
     assert found.texts == ("the big dog ran on a mat",)
-    assert not found.verified
+    assert found.verified
+    assert any("repeated on these texts" in note for note in found.notes)
 
 
 def test_local_steps_are_read() -> None:
