@@ -69,6 +69,7 @@ class Layout:
     rows: list[Tensor]
     likely: Mapping[int, Tensor]
 
+
 @dataclass(frozen=True)
 class _Groups:
     """Words that occur once, by sentence.
@@ -124,7 +125,12 @@ def _group(coefficients: Coefficients, special: Tensor) -> _Groups:
     directions = normalize(torch.stack([values[:, part].sum(dim=1) for part in large], dim=1), dim=0)
     members = _combinations(directions, values)
     held = [{once[token]: token for token in part if _is_own(members[token], n)} for n, part in enumerate(large)]
-    sizes = torch.stack([(coefficients.word_values[:, part].T @ direction).median() for part, direction in zip(large, directions.T, strict=True)])
+    sizes = torch.stack(
+        [
+            (coefficients.word_values[:, part].T @ direction).median()
+            for part, direction in zip(large, directions.T, strict=True)
+        ]
+    )
     occupied = _combinations(directions, coefficients.place_values) / sizes
     return _Groups(held, members, shares, occupied)
 

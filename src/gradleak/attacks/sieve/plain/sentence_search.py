@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
-from gradleak.attacks.sieve.plain.attention_test import (
-    CORRECT,
-    ContextSketch,
-    context_tolerance,
-    outside_contexts,
-)
+from gradleak.attacks.sieve.plain.attention_test import ContextSketch, context_tolerance, outside_contexts
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
 from gradleak.attacks.sieve.plain.layout import Layout, lay_out
 from gradleak.attacks.sieve.plain.prefixes import grow_prefixes
@@ -35,9 +30,6 @@ SAME = 0.6
 
 BEAM = 8
 """How many sentences a completion keeps, and how many replacements of each are tried."""
-
-CERTAIN = 0.5
-"""A sentence that leaves less than this fraction of the error of a rounded row space outside needs no comparison."""
 
 EFFORTS = ((2, True), (6, True), (4, False))
 """How many lengths of a sentence that was laid out are tried, and whether with the likely words alone: the next if the
@@ -77,9 +69,10 @@ def find_sentences(observed: ObservedUpdate, remainder: Remainder, longest: int,
     if not len(pairs.tokens) or not len(pairs.at(0)):
         return []
     search = SkeletonCompletion(observed, pairs, contexts)
-    laid_out = search.of_layouts(lay_out(observed, pairs, remainder.gradients))
-    found = [sentence for sentence, outside in laid_out if outside < context_tolerance(contexts)]
-    return list(dict.fromkeys(found)) or search.run(find_skeletons(observed, pairs, remainder.gradients), starts)
+    tolerance = context_tolerance(contexts)
+    layouts = lay_out(observed, pairs, remainder.gradients)
+    found = search.of_layouts(layouts, lambda _, outside: outside < tolerance)
+    return found or search.run(find_skeletons(observed, pairs, remainder.gradients), starts)
 
 
 class SkeletonCompletion:
@@ -95,33 +88,34 @@ class SkeletonCompletion:
         self.pairs, self.contexts, self.deadline = pairs, contexts, observed.deadline
         self.before, self.after = observed.target.special_tokens
         self.sketch = ContextSketch(pairs, contexts)
-        self._certain = max(CORRECT, CERTAIN * contexts.error)
         tokens, self._token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         self._table = torch.full((len(tokens), int(pairs.positions.max()) + 1), -1, device=tokens.device)
         self._table[self._token_of, pairs.positions] = torch.arange(len(pairs.tokens), device=tokens.device)
 
-    def of_layouts(self, layouts: Sequence[Layout]) -> list[tuple[Sentence, float]]:
-        """Complete sentences that were laid out, and return each with the largest fraction of a context outside.
+    def of_layouts(self, layouts: Sequence[Layout], is_right: Callable[[Sentence, float], bool]) -> list[Sentence]:
+        """Complete sentences that were laid out, and return those that are right.
 
         The next effort is made if the last leads to no sentence.
+
+        Args:
+            layouts: what is seen of each.
+            is_right: whether a sentence that leaves a fraction of a context outside is right.
         """
-        found: list[tuple[Sentence, float]] = []
-        for lengths, narrow in EFFORTS:
-            tries = [self._of_layout(layout, lengths, narrow=narrow) for layout in layouts]
-            found = [min(one, key=lambda each: each[1]) for one in zip(*filter(None, (found, tries)), strict=True)]
-            if any(outside < self._certain for _, outside in found):
+        found: list[Sentence] = []
+        for effort in EFFORTS:
+            for layout in layouts:
+                sentences = self._of_layout(layout, *effort)
+                found += [one for one, outside in sentences if one not in found and is_right(one, outside)][:1]
+            if found:
                 break
         return found
 
-    def _of_layout(self, layout: Layout, lengths: int, *, narrow: bool) -> tuple[Sentence, float]:
-        """Complete a sentence in its most probable lengths until one passes the attention test."""
-        best: tuple[Sentence, float] = ((), 1.0)
+    def _of_layout(self, layout: Layout, lengths: int, narrow: bool) -> Iterator[tuple[Sentence, float]]:
+        """Yield a sentence in its most probable lengths, each completed."""
         for row in layout.rows[:lengths]:
-            if self.deadline.passed or best[1] < self._certain:
+            if self.deadline.passed:
                 break
-            one = self.completed(row, 1, layout.likely if narrow else None)
-            best = min(best, one, key=lambda each: each[1])
-        return best
+            yield self.completed(row, 1, layout.likely if narrow else None)
 
     def run(self, skeletons: Mapping[int, Tensor], most: int) -> list[Sentence]:
         """Complete at most so many skeletons, those with the smallest loss first."""

@@ -150,8 +150,7 @@ class RoundedReader:
             words = pairs.tokens.unique()  # type: ignore[no-untyped-call]
             self.words = words[~torch.isin(words, special)]
         completion = SkeletonCompletion(observed, pairs, self.contexts)
-        for sentence, outside in completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients)):
-            self._consider(sentence, outside)
+        completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients), self._consider)
         if self._weigh():
             return True
         skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
