@@ -62,7 +62,7 @@ class Layout:
     """A sentence as far as its words and positions are seen.
 
     Attributes:
-        rows: sentences to begin with, as indices of pairs, one for each length that is possible, the most probable first.
+        rows: sentences to begin with, as indices of pairs, one for each possible length, the most probable first.
         likely: pairs that are likely at each position.
     """
 
@@ -125,12 +125,8 @@ def _group(coefficients: Coefficients, special: Tensor) -> _Groups:
     directions = normalize(torch.stack([values[:, part].sum(dim=1) for part in large], dim=1), dim=0)
     members = _combinations(directions, values)
     held = [{once[token]: token for token in part if _is_own(members[token], n)} for n, part in enumerate(large)]
-    sizes = torch.stack(
-        [
-            (coefficients.word_values[:, part].T @ direction).median()
-            for part, direction in zip(large, directions.T, strict=True)
-        ]
-    )
+    along = [coefficients.word_values[:, part].T @ directions[:, n] for n, part in enumerate(large)]
+    sizes = torch.stack([each.median() for each in along])
     occupied = _combinations(directions, coefficients.place_values) / sizes
     return _Groups(held, members, shares, occupied)
 
