@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from gradleak.targets import Target
 ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
 """Called with the texts so far and the fraction of the update that they leave."""
 
-TABLE_ROWS = 4e-7
-"""Singular values of the first layer's rows below this fraction of the largest are rounding of float32."""
-
 COMPLETE = 3e-4
 """Prefixes that were tested one by one are complete if they leave less than this fraction of every site's rows."""
 
@@ -42,10 +39,6 @@ FULL_SITES = 12
 
 ROUNDED = 0.05
 """Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
-
-TABLE = 3e-7
-"""Relative error of the vocabulary's vectors, which are rounded once; those of deeper layers have gone through many
-operations."""
 
 
 @dataclass
@@ -126,10 +119,7 @@ class ForestReader:
     # --- tokens ------------------------------------------------------------------------------------------------
 
     def _residual(self, number: int) -> Residual:
-        rows, noise = self.noise.of(self.sites[number])
-        if self.sites[number].tokenwise:
-            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.noise.exact else noise.rows)
-        return Residual(rows, noise)
+        return self.noise.residual(self.sites[number])
 
     def _tokens(self) -> tuple[Tensor, TokensAt]:
         """Return the tokens of the batch, and those that may stand at a position."""
