@@ -67,6 +67,9 @@ class EncoderReader:
 
     def sentences(self, tokens: Tensor) -> list[Sentence]:
         """Return the sentences that are made of these tokens, as far as they were found."""
+        alone = self._heaviest(tokens)
+        if self._explained([alone]):
+            return [alone]
         found: list[Sentence] = []
         while len(found) < MOST and not self.deadline.passed:
             sentence, score = self._search(tokens, found)
@@ -96,6 +99,11 @@ class EncoderReader:
                 kept = others
         self._explained(kept)
         return kept
+
+    def _heaviest(self, tokens: Tensor) -> Sentence:
+        """Return the token that contributes most at each position: the sentence, if there is but one."""
+        pairs = solve_pairs(self.inputs, self.rows, tokens, self.target.special_tokens)
+        return tuple(pairs.tokens[pairs.weights.argmax(dim=0)].tolist())
 
     def _search(self, tokens: Tensor, beside: Sequence[Sentence]) -> tuple[Sentence, float]:
         """Return the best sentence beside those that are fixed, and its score."""

@@ -27,7 +27,7 @@ LIKELY = 0.02
 """A token may stand at a position if it contributes at least this fraction of the largest contribution there."""
 
 ALIKE, REFINEMENTS = 0.5, 3
-"""Cosine above which a pair counts as one of the sentence, and how often the others are then compared with all of them."""
+"""Cosine above which a pair counts as one of the sentence, and how often all others are compared with them."""
 
 GAIN = 1e-6
 """Smaller gains of the score are rounding."""
