@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gradleak.attacks.forest.residual import Residual, SiteNoise
-from gradleak.attacks.forest.token_pursuit import pursue_tokens
-from gradleak.exchange import Deadline
+from gradleak.attacks.forest.positioned_tokens import REACHES
 from gradleak.leakage.layer_inputs import LayerInputs
 
 Sentence = tuple[int, ...]
@@ -19,9 +17,6 @@ Sentence = tuple[int, ...]
 
 Frame = tuple[Sentence, Sentence]
 """Ids before and after every text."""
-
-REACHES = (32, 64, 128, 256)
-"""How many positions are projected out: first few, then more if the tokens found do not explain the rows."""
 
 OCCURS = 1e-4
 """A position occurs if its coefficients are above this fraction of the largest; solving leaves 1e-6."""
@@ -66,41 +61,6 @@ class FoundPairs:
         """
         flat = normalize(self.contributions.flatten(0, 1)[:, rows], dim=1)
         return flat @ flat.T
-
-
-def pursue_positioned_tokens(inputs: LayerInputs, first: Residual, deadline: Deadline) -> tuple[list[int], bool]:
-    """Return the tokens that explain a first layer's rows at some positions, and whether they explain them all.
-
-    Args:
-        inputs: the tables of x(t, p).
-        first: the first layer's rows and their noise.
-        deadline: when to return those found so far.
-    """
-    noise = first.noise
-    picked: list[int] = []
-    for reach in REACHES:
-        most = inputs.width - min(reach, len(inputs.positions)) - 2
-        if most < 1 or deadline.passed:
-            break
-        without = _projection(inputs, noise, reach)
-        residual = Residual(without(first.rows), SiteNoise(noise.rows, noise.vectors))
-        columns = 1.0 if noise.columns is None else noise.columns
-        table = without(inputs.words * inputs.scale * columns)
-        picked = pursue_tokens([table], [residual], min(most, 4 * residual.rank + 32), deadline)
-        if residual.explained:
-            return picked, True
-        if reach >= len(inputs.positions):
-            break
-    return picked, False
-
-
-def _projection(inputs: LayerInputs, noise: SiteNoise, reach: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that removes the span of the first positions, and of β, from vectors `[…, width]`."""
-    columns = 1.0 if noise.columns is None else noise.columns
-    known = torch.cat([inputs.positions[:reach] * inputs.scale, inputs.shift[None]]).double() * columns
-    _, values, right = torch.linalg.svd(known, full_matrices=False)
-    basis = right[values > 1e-6 * values[0]]
-    return lambda vectors: vectors - (vectors @ basis.T.to(vectors)) @ basis.to(vectors)
 
 
 def solve_pairs(

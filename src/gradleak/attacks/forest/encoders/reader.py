@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gradleak.attacks.forest.encoders.pairs import Sentence, pursue_positioned_tokens, solve_pairs
+from gradleak.attacks.forest.encoders.pairs import Sentence, solve_pairs
 from gradleak.attacks.forest.encoders.sentences import SentenceJudge, SentenceSearch
+from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.sites import InputSite
 from gradleak.exchange import Deadline
