@@ -43,24 +43,30 @@ class AuxiliaryImages:
         chosen = self.pixels if rows is None else self.pixels[rows]
         return chosen.float() / 255
 
-    def draw(self, count: int, stream: torch.Generator, shift: int = 0) -> tuple[Tensor, Tensor]:
-        """Draw images with replacement: half of them mirrored, all moved by up to `shift` pixels.
+    def draw(self, count: int, stream: torch.Generator, moved: tuple[int, int] = (0, 0)) -> tuple[Tensor, Tensor]:
+        """Draw images with replacement, half of them mirrored.
 
         Args:
             count: number of images.
             stream: on the images' device.
-            shift: pixels; the border is filled by reflection. All images of a draw move alike.
+            moved: pixels down and across by which all of them are moved; the border is filled by reflection.
         """
         device = self.pixels.device
         rows = torch.randint(len(self), (count,), generator=stream, device=device)
         images = self.images(rows)
         mirrored = torch.rand(count, generator=stream, device=device) < 0.5
         images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        if shift:
-            across, down = torch.randint(2 * shift + 1, (2,), generator=stream, device=device).tolist()
-            height, width = images.shape[-2:]
-            images = F.pad(images, (shift,) * 4, mode="reflect")[:, :, down : down + height, across : across + width]
-        return images, self.labels[rows]
+        return shifted(images, *moved), self.labels[rows]
+
+
+def shifted(images: Tensor, down: int, across: int) -> Tensor:
+    """Return images moved down and across; the border is filled by reflection."""
+    reach = max(abs(down), abs(across))
+    if not reach:
+        return images
+    height, width = images.shape[-2:]
+    wide = F.pad(images, (reach,) * 4, mode="reflect")
+    return wide[:, :, reach - down : reach - down + height, reach - across : reach - across + width]
 
 
 class Pace:

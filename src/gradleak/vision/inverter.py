@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -18,6 +19,7 @@ class GradientInverter(nn.Module):
         entries: of a gradient.
         shape: images, channels, height and width of the answer.
         hidden: widths of the hidden layers.
+        classes: number of classes; the network reads labels, too, which pruning may hide from the closed form.
         dropout: share of hidden units that training drops.
     """
 
@@ -25,14 +27,16 @@ class GradientInverter(nn.Module):
     scale: Tensor
     centre: Tensor
 
-    def __init__(self, entries: int, shape: Sequence[int], hidden: Sequence[int], dropout: float = 0.0) -> None:
+    def __init__(
+        self, entries: int, shape: Sequence[int], hidden: Sequence[int], classes: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.shape = tuple(shape)
+        self.shape, self.classes = tuple(shape), classes
         widths = [entries, *hidden]
         layers: list[nn.Module] = []
         for inside, outside in zip(widths, widths[1:], strict=False):
             layers += [nn.Linear(inside, outside), nn.GELU(), nn.Dropout(dropout)]
-        last = nn.Linear(widths[-1], int(torch.tensor(self.shape).prod()))
+        last = nn.Linear(widths[-1], math.prod(self.shape) + self.shape[0] * classes)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.layers = nn.Sequential(*layers, last)
@@ -47,10 +51,16 @@ class GradientInverter(nn.Module):
         self.scale.copy_(torch.where(deviation > 0, 1 / deviation.clamp_min(1e-8), 0.0))
         self.centre.copy_(images.flatten(0, 1).mean(dim=0))
 
-    def forward(self, sent: Tensor) -> Tensor:
-        """Return the images `[clients, images, channels, height, width]` of gradients `[clients, entries]`."""
+    def forward(self, sent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images `[clients, images, channels, height, width]` and logits of labels `[clients, images, classes]`.
+
+        Args:
+            sent: gradients `[clients, entries]`.
+        """
         features = ((sent - self.mean) * self.scale).clamp(-CLIP, CLIP)
-        return cast(Tensor, self.layers(features)).float().view(-1, *self.shape) + self.centre
+        answer = cast(Tensor, self.layers(features)).float()
+        pixels, logits = answer.split([math.prod(self.shape), self.shape[0] * self.classes], dim=1)
+        return pixels.view(-1, *self.shape) + self.centre, logits.view(-1, self.shape[0], self.classes)
 
 
 class _Convolutions(nn.Module):

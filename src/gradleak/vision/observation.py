@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -27,6 +27,7 @@ class Observation:
     Attributes:
         sent: all entries in the order of the target's parameters `[clients, entries]`.
         labels: classes `[clients, images]`.
+        doubtful: whether a client's labels are only a guess `[clients]`.
         channel: how `sent` relates to the gradient.
         deviation: standard deviation of the noise; 0 without.
         sizes: numbers of entries that were pruned together: of the tensors, or of all of them.
@@ -34,13 +35,14 @@ class Observation:
 
     sent: Tensor
     labels: Tensor
+    doubtful: Tensor
     channel: Channel = "exact"
     deviation: float = 0.0
     sizes: tuple[int, ...] = ()
 
     def select(self, rows: slice) -> Observation:
         """Return some of the clients."""
-        return Observation(self.sent[rows], self.labels[rows], self.channel, self.deviation, self.sizes)
+        return replace(self, sent=self.sent[rows], labels=self.labels[rows], doubtful=self.doubtful[rows])
 
     @property
     def count(self) -> int:
@@ -63,20 +65,29 @@ def observe(
         defenses: as written on the command line, such as `noise:0.1`; None to infer their kind from the numbers.
     """
     sent = flat(gradients, list(target.parameters))
-    found = infer_labels(target, gradients)[:, None] if labels is None else labels
+    if labels is None:
+        inferred, doubtful = infer_labels(target, gradients)
+        labels = inferred[:, None]
+    else:
+        doubtful = torch.zeros(len(sent), dtype=torch.bool, device=sent.device)
     channel, deviation = _channel(sent, defenses)
     tensors = tuple(parameter.numel() for parameter in target.parameters.values())
     by_tensor = defenses is not None and any(text.startswith("prune:") for text in defenses)
-    return Observation(sent, found, channel, deviation, tensors if by_tensor else (sum(tensors),))
+    return Observation(sent, labels, doubtful, channel, deviation, tensors if by_tensor else (sum(tensors),))
 
 
-def infer_labels(target: ImageTarget, gradients: dict[str, Tensor]) -> Tensor:
-    """Return the class of the only image of each client: the only negative row of the classifier (Zhao et al. 2020)."""
+def infer_labels(target: ImageTarget, gradients: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the class of the only image of each client, and whether it is only a guess.
+
+    It is the only negative row of the classifier (Zhao et al. 2020). Pruning may leave none of its entries; then any
+    row that is not positive may be it, and the first one is returned.
+    """
     weight, bias = target.head
     if weight not in gradients:
         raise GradleakError(f"the update lacks {weight}, from which the label is read; give --know labels")
     total = gradients[weight].sum(dim=2)
-    return (total + gradients[bias] if bias in gradients else total).argmin(dim=1)
+    least = (total + gradients[bias] if bias in gradients else total).min(dim=1)
+    return least.indices, least.values >= 0
 
 
 def _channel(sent: Tensor, defenses: Sequence[str] | None) -> tuple[Channel, float]:

@@ -70,7 +70,7 @@ def chain_gradients(model: nn.Sequential, images: Tensor, labels: Tensor) -> Gra
         found[f"{name}.weight"] = _kernel_gradients(conv, entered, back)
         found[f"{name}.bias"] = back.sum(dim=(2, 3))
         if number:
-            back = _backward(conv, back, entered.shape[-1])
+            back = input_gradient(conv, back, entered.shape[-1], conv.weight)
     return {name: found[name] for name, _ in model.named_parameters()}
 
 
@@ -104,8 +104,8 @@ def _kernel_gradients(conv: nn.Conv2d, entered: Tensor, delta: Tensor) -> Tensor
     return product.view(len(entered), *conv.weight.shape)
 
 
-def _backward(conv: nn.Conv2d, delta: Tensor, size: int) -> Tensor:
+def input_gradient(conv: nn.Conv2d, delta: Tensor, size: int, weight: Tensor) -> Tensor:
     """Return the gradient at a convolution's input of `size` × `size` pixels."""
     stride, kernel, padding = conv.stride[0], conv.kernel_size[0], int(conv.padding[0])
     least = (delta.shape[-1] - 1) * stride - 2 * padding + kernel
-    return F.conv_transpose2d(delta, conv.weight, None, conv.stride, conv.padding, output_padding=size - least)
+    return F.conv_transpose2d(delta, weight, None, conv.stride, conv.padding, output_padding=size - least)
