@@ -35,6 +35,7 @@ from gradleak.vision.inverter_training import InverterTraining
 from gradleak.vision.lpips import MISSING, Lpips, find_lpips_weights
 from gradleak.vision.metrics import image_scores
 from gradleak.vision.observation import Observation, observe
+from gradleak.vision.sample_gradients import use_full_precision
 from gradleak.vision.target import ImageTarget, load_image_target
 
 DEFENSES = {"none": (), "sign": ("sign",), "pruning": ("prune-global:0.99",), "noise": ("noise:0.1",)}
@@ -99,7 +100,7 @@ class Stage:
 def train(stage: Stage, defense: str) -> None:
     """Train the inverter for one defense; its rounds are kept one by one."""
     options = stage.options
-    folder = stage.out / f"inverter-{defense}"
+    folder = stage.out / f"inverter-{options.tag}{defense}"
     hidden = tuple(int(width) for width in options.hidden.split(",") if width)
     settings = ImageInverterSettings(
         hidden=hidden,
@@ -112,7 +113,8 @@ def train(stage: Stage, defense: str) -> None:
         refiner_batch=options.refiner_batch,
     )
     chosen = [parse_defense(text) for text in DEFENSES[defense]]
-    training = InverterTraining(stage.target, stage.auxiliary(), chosen, settings, options.seconds, stage.say)
+    limits = (options.seconds, options.matching_seconds)
+    training = InverterTraining(stage.target, stage.auxiliary(), chosen, settings, *limits, stage.say)
     began = time.monotonic()
     inverter = training.start()
     first = time.monotonic() - began
@@ -122,14 +124,15 @@ def train(stage: Stage, defense: str) -> None:
     seconds = time.monotonic() - began
     save_image_inverter(inverter, folder)
     note = {"inverter_seconds": first, "seconds": seconds, "ratio": PAPER_SECONDS / max(first, 1e-9)}
-    (stage.out / f"training-{defense}.json").write_text(json.dumps(note))
+    (stage.out / f"training-{options.tag}{defense}.json").write_text(json.dumps(note))
     stage.say(f"trained in {seconds:.0f} s, the inverter alone in {first:.0f} s: {note['ratio']:.0f} × the paper's speed")
     attack_lti(stage, defense)
 
 
 def attack_lti(stage: Stage, defense: str) -> None:
     """Read the private gradients after each number of rounds."""
-    inverter = load_image_inverter(stage.out / f"inverter-{defense}", stage.target)
+    tag = stage.options.tag
+    inverter = load_image_inverter(stage.out / f"inverter-{tag}{defense}", stage.target)
     seen, truth = stage.observation(defense, stage.options.take)
     for rounds in range(len(inverter.rounds) + 1):
         began = time.monotonic()
@@ -138,7 +141,7 @@ def attack_lti(stage: Stage, defense: str) -> None:
             for start in range(0, seen.count, 500)
         ]
         last = rounds == len(inverter.rounds)
-        name = f"lti-{defense}" if last else f"lti{rounds}-{defense}"
+        name = f"{tag}lti-{defense}" if last else f"{tag}lti{rounds}-{defense}"
         stage.keep(name, torch.cat(parts), truth, time.monotonic() - began)
 
 
@@ -214,20 +217,23 @@ def main() -> None:
     parser.add_argument("--stage", required=True, help="generator, train:DEFENSE, attack:NAME:DEFENSE, score")
     parser.add_argument("--seconds", type=float, help="limit of the stage, of each network when training")
     parser.add_argument("--refiner-seconds", type=float, help="limit of each refiner")
+    parser.add_argument("--matching-seconds", type=float, help="limit of the gradient matching of each round")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--again", action="store_true", help="run the stage even if its files are there")
-    parser.add_argument("--hidden", default="3000,3000")
+    parser.add_argument("--hidden", default="3000,3000", help="widths of the inverter; empty for rounds alone")
+    parser.add_argument("--tag", default="", help="put before the names of a training's files, such as compact-")
     sizes = {"take": 1_000, "auxiliary": 50_000, "rounds": 2, "epochs": 400, "copies": 2, "steps": 150, "width": 64}
-    sizes |= {"batch": 1_024, "refiner-batch": 256, "ig-steps": IG_STEPS, "gip-steps": GIP_STEPS, "gip-take": 200}
+    sizes |= {"batch": 1_024, "refiner-batch": 256, "ig-steps": IG_STEPS, "gip-steps": GIP_STEPS, "gip-take": 300}
     sizes |= {"gip-weight-steps": GIP_WEIGHT_STEPS, "gip-starts": 4, "generator-steps": 20_000}
     for name, value in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--tv", type=float, default=1e-2)
     options = parser.parse_args()
+    use_full_precision()
     if options.device == "cuda":
         torch.backends.cudnn.benchmark = True
     kind, *rest = options.stage.split(":")
-    marks = {"train": "scores-lti-{0}.json", "attack": "scores-{0}-{1}.json", "generator": "generator.safetensors"}
+    marks = {"train": f"scores-{options.tag}lti-{{0}}.json", "attack": "scores-{0}-{1}.json", "generator": "generator.safetensors"}
     mark = Path(options.out) / marks.get(kind, "-").format(*rest)
     if mark.exists() and not options.again:
         print(f"[{options.stage}] done before: {mark}", flush=True)

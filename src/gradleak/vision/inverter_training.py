@@ -21,7 +21,7 @@ from gradleak.vision.auxiliary import AuxiliaryImages, Pace
 from gradleak.vision.inverter import GradientInverter, Refiner
 from gradleak.vision.inverter_settings import ImageInverterSettings
 from gradleak.vision.observation import Observation, observe
-from gradleak.vision.posterior import PosteriorSettings, most_likely_images
+from gradleak.vision.posterior import most_likely_images
 from gradleak.vision.reading import ImageInverter, Round, round_settings
 from gradleak.vision.sample_gradients import flat
 from gradleak.vision.spectral_prior import SpectralPrior
@@ -29,6 +29,7 @@ from gradleak.vision.target import ImageTarget
 
 CALIBRATION = 2_048  # clients from whose gradients the normalisation is taken
 CHUNK = 1_024  # clients whose images are searched side by side
+PILOT = 4  # chunks from which the errors' model is fitted
 TRIED = 512  # clients on whom the prior's factor is chosen
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 WARM_UP = 0.03  # of a training, over which the learning rate rises
@@ -39,10 +40,11 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Images and what their clients sent: `[clients, images, …]`."""
+class Example:
+    """True images and the answers so far `[clients, images, channels, height, width]`, and what clients sent."""
 
-    images: Tensor
+    truth: Tensor
+    before: Tensor
     seen: Observation
 
 
@@ -56,6 +58,7 @@ class InverterTraining:
         defenses: those of the clients, which the attacker knows.
         settings: of networks and training.
         seconds: for each network; None for no limit.
+        matching_seconds: for the gradient matching of each round; None for no limit.
         report: called with a line from time to time.
     """
 
@@ -64,6 +67,7 @@ class InverterTraining:
     defenses: Sequence[Defense] = ()
     settings: ImageInverterSettings = ImageInverterSettings()
     seconds: float | None = None
+    matching_seconds: float | None = None
     report: Report = print
 
     def __post_init__(self) -> None:
@@ -132,50 +136,46 @@ class InverterTraining:
 
     def add_round(self, inverter: ImageInverter, number: int) -> ImageInverter:
         """Return the inverter with one more round, whose refiner is trained on the held-back images."""
-        data = self._examples(inverter)
-        before = torch.cat([part for _, part in data])
-        truth = torch.cat([part.images for part, _ in data])
-        truth = reordered(before, truth)
-        errors = SpectralPrior.of_errors((truth - before).flatten(0, 1))
-        factor, tried = self._choose_factor(inverter, data, errors)
-        self.report(f"round {number + 1}: prior × {factor:g} gives {tried:.2f} dB, before {decibels(before, truth):.2f}")
+        clients = max(1, self.settings.copies * len(self.unseen) // self.settings.images)
+        pilot = [self._example(inverter, min(CHUNK, clients)) for _ in range(min(PILOT, math.ceil(clients / CHUNK)))]
+        errors = SpectralPrior.of_errors(torch.cat([(part.truth - part.before).flatten(0, 1) for part in pilot]))
+        factor, tried, before = self._choose_factor(pilot[-1], errors)
+        self.report(f"round {number + 1}: prior × {factor:g} gives {tried:.2f} dB, before {before:.2f}")
         prior = errors.around(torch.zeros_like(errors.mean), factor)
-        found = []
-        for part, answer in data:
+        pairs, truths, pace = [], [], Pace(clients, self.matching_seconds)
+        while pace or not pairs:
+            part = pilot.pop() if pilot else self._example(inverter, min(CHUNK, clients))
             settings = round_settings(part.seen, self.settings.steps)
-            found.append(most_likely_images(self.target, part.seen, prior.around(answer), answer, settings))
-        estimates = torch.stack([before, torch.cat(found)], dim=2).flatten(0, 1)  # [images, 2, channels, h, w]
-        self.report(f"round {number + 1}: gradient matching {decibels(estimates[:, 1], truth.flatten(0, 1)):.2f} dB")
-        refiner = self._train_refiner(estimates, truth.flatten(0, 1), number)
+            found = most_likely_images(self.target, part.seen, prior.around(part.before), part.before, settings)
+            pairs.append(torch.stack([part.before, found], dim=2).flatten(0, 1))  # [images, 2, channels, h, w]
+            truths.append(part.truth.flatten(0, 1))
+            pace.step += len(found)
+        estimates, truth = torch.cat(pairs), torch.cat(truths)
+        reached = decibels(estimates[:, 1], truth)
+        self.report(f"round {number + 1}: gradient matching of {len(truth):,} images {reached:.2f} dB, {pace.seconds:.0f} s")
+        refiner = self._train_refiner(estimates, truth, number)
         return replace(inverter, rounds=(*inverter.rounds, Round(prior, refiner)))
 
-    def _examples(self, inverter: ImageInverter) -> list[tuple[Examples, Tensor]]:
-        """Return held-back images with what was sent, and the inverter's answers so far."""
-        clients = max(1, self.settings.copies * len(self.unseen) // self.settings.images)
-        data = []
-        for start in range(0, clients, CHUNK):
-            images, labels = self.draw(self.unseen, min(CHUNK, clients - start))
-            gradients = self.sent(images, labels)
-            # The refiners of batches learn with the labels given: the attack on batches needs them, too.
-            known = labels if self.settings.images > 1 else None
-            seen = inverter.settled(observe(self.target, gradients, known, tuple(map(str, self.defenses))))
-            data.append((Examples(images, seen), inverter.read(self.target, seen)))
-        return data
+    def _example(self, inverter: ImageInverter, clients: int) -> Example:
+        """Return held-back images with what was sent of them, and the inverter's answers so far."""
+        images, labels = self.draw(self.unseen, clients)
+        # The refiners of batches learn with the labels given: the attack on batches needs them, too.
+        known = labels if self.settings.images > 1 else None
+        seen = observe(self.target, self.sent(images, labels), known, tuple(map(str, self.defenses)))
+        seen = inverter.settled(seen)
+        before = inverter.read(self.target, seen)
+        return Example(reordered(before, images), before, seen)
 
-    def _choose_factor(
-        self, inverter: ImageInverter, data: list[tuple[Examples, Tensor]], errors: SpectralPrior
-    ) -> tuple[float, float]:
-        """Return by how much to scale the errors' deviations for the best images, and how good these are."""
-        part, answer = data[-1]
-        seen, start = part.seen.select(slice(0, TRIED)), answer[:TRIED]
-        truth = reordered(start, part.images[:TRIED])
+    def _choose_factor(self, part: Example, errors: SpectralPrior) -> tuple[float, float, float]:
+        """Return by how much to scale the errors' deviations for the best images, how good these are, and were."""
+        seen, start, truth = part.seen.select(slice(0, TRIED)), part.before[:TRIED], part.truth[:TRIED]
         results = []
         for factor in FACTORS:
-            settings: PosteriorSettings = round_settings(seen, self.settings.steps)
+            settings = round_settings(seen, self.settings.steps)
             found = most_likely_images(self.target, seen, errors.around(start, factor), start, settings)
             results.append((decibels(found, truth), factor))
         best, factor = max(results)
-        return factor, best
+        return factor, best, decibels(start, truth)
 
     def _train_refiner(self, estimates: Tensor, truth: Tensor, number: int) -> Refiner:
         chosen, device = self.settings, self.target.device

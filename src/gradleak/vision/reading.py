@@ -15,7 +15,8 @@ from gradleak.vision.posterior import PosteriorSettings, most_likely_images
 from gradleak.vision.spectral_prior import SpectralPrior
 from gradleak.vision.target import ImageTarget
 
-EXACT_TOLERANCE = 3e-4  # of gradients that were sent as they are
+# Tolerances of a gradient's entries at the end of the descent, by the way in which the gradient was sent.
+EXACT_TOLERANCE, SIGN_TOLERANCE, PRUNED_TOLERANCE = 3e-4, 1e-3, 3e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,4 +92,4 @@ def round_settings(seen: Observation, steps: int) -> PosteriorSettings:
         return PosteriorSettings(steps=steps, tolerance=EXACT_TOLERANCE, first_tolerance=0.03)
     if seen.channel == "noise":
         return PosteriorSettings(steps=steps, first_tolerance=max(0.03, seen.deviation), tolerance=seen.deviation)
-    return PosteriorSettings(steps=steps)
+    return PosteriorSettings(steps=steps, tolerance=SIGN_TOLERANCE if seen.channel == "sign" else PRUNED_TOLERANCE)

@@ -99,9 +99,20 @@ def _probabilities(labels: Tensor, logits: Tensor) -> Tensor:
 
 def _kernel_gradients(conv: nn.Conv2d, entered: Tensor, delta: Tensor) -> Tensor:
     """Return Σ over positions of δ ⊗ patch: `[images, out, in, kernel, kernel]`."""
-    patches = F.unfold(entered, conv.kernel_size, padding=conv.padding, stride=conv.stride)  # [images, in·k·k, places]
-    product = delta.flatten(2) @ patches.transpose(1, 2)
+    product = delta.flatten(2) @ _patches(conv, entered)
     return product.view(len(entered), *conv.weight.shape)
+
+
+def _patches(conv: nn.Conv2d, entered: Tensor) -> Tensor:
+    """Return the inputs of each position `[images, places, in · kernel · kernel]`.
+
+    On a GPU `torch.nn.functional.unfold` launches a kernel for every single image; on a CPU it is the faster way.
+    """
+    if not entered.is_cuda:
+        return F.unfold(entered, conv.kernel_size, 1, conv.padding, conv.stride).transpose(1, 2)
+    (high, wide), (down, across), padding = conv.kernel_size, conv.stride, int(conv.padding[0])
+    views = F.pad(entered, (padding,) * 4).unfold(2, high, down).unfold(3, wide, across)
+    return views.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 def input_gradient(conv: nn.Conv2d, delta: Tensor, size: int, weight: Tensor) -> Tensor:
@@ -109,3 +120,9 @@ def input_gradient(conv: nn.Conv2d, delta: Tensor, size: int, weight: Tensor) ->
     stride, kernel, padding = conv.stride[0], conv.kernel_size[0], int(conv.padding[0])
     least = (delta.shape[-1] - 1) * stride - 2 * padding + kernel
     return F.conv_transpose2d(delta, weight, None, conv.stride, conv.padding, output_padding=size - least)
+
+
+def use_full_precision() -> None:
+    """Let a GPU convolve in single precision: the ten bits of TF32 are too few for gradients that are matched."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
