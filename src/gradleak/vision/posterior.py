@@ -26,7 +26,7 @@ class PosteriorSettings:
     """How the most likely images are searched."""
 
     steps: int = setting(150, "steps of the descent", least=0)
-    lr: float = setting(0.1, "learning rate of Adam at the start; falls to zero by a cosine", above=0)
+    lr: float = setting(0.2, "learning rate of Adam at the start; falls to zero by a cosine", above=0)
     first_tolerance: float = setting(0.1, "tolerance of a gradient's entries at the start", above=0)
     tolerance: float = setting(0.003, "tolerance at the end; noise has its own", above=0)
 
