@@ -125,7 +125,9 @@ def train(stage: Stage, defense: str) -> None:
     save_image_inverter(inverter, folder)
     note = {"inverter_seconds": first, "seconds": seconds, "ratio": PAPER_SECONDS / max(first, 1e-9)}
     (stage.out / f"training-{options.tag}{defense}.json").write_text(json.dumps(note))
-    stage.say(f"trained in {seconds:.0f} s, the inverter alone in {first:.0f} s: {note['ratio']:.0f} × the paper's speed")
+    stage.say(
+        f"trained in {seconds:.0f} s, the inverter alone in {first:.0f} s: {note['ratio']:.0f} × the paper's speed"
+    )
     attack_lti(stage, defense)
 
 
@@ -233,7 +235,11 @@ def main() -> None:
     if options.device == "cuda":
         torch.backends.cudnn.benchmark = True
     kind, *rest = options.stage.split(":")
-    marks = {"train": f"scores-{options.tag}lti-{{0}}.json", "attack": "scores-{0}-{1}.json", "generator": "generator.safetensors"}
+    marks = {
+        "train": f"scores-{options.tag}lti-{{0}}.json",
+        "attack": "scores-{0}-{1}.json",
+        "generator": "generator.safetensors",
+    }
     mark = Path(options.out) / marks.get(kind, "-").format(*rest)
     if mark.exists() and not options.again:
         print(f"[{options.stage}] done before: {mark}", flush=True)

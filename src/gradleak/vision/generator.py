@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -91,7 +92,7 @@ class Critic(nn.Module):
         super().__init__()
         widths = (3, width, 2 * width, 4 * width)
         layers: list[nn.Module] = []
-        for inside, outside in zip(widths, widths[1:], strict=False):
+        for inside, outside in itertools.pairwise(widths):
             layers += [spectral_norm(nn.Conv2d(inside, outside, 4, 2, 1)), nn.LeakyReLU(0.1)]
             layers += [spectral_norm(nn.Conv2d(outside, outside, 3, 1, 1)), nn.LeakyReLU(0.1)]
         self.layers = nn.Sequential(*layers, nn.Flatten(), spectral_norm(nn.Linear(4 * width * 16, 1)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from gradleak.assets import image_asset
@@ -52,6 +51,8 @@ def load_generator(name: str, target: ImageTarget) -> tuple[Generator, tuple[str
             raise
         raise GradleakError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
     if target.size != SIZE:
-        raise GradleakError(f"the generator draws images of {SIZE} × {SIZE} pixels, and {target.name} has {target.size}")
+        raise GradleakError(
+            f"the generator draws images of {SIZE} × {SIZE} pixels, and {target.name} has {target.size}"
+        )
     note = metadata.get("description", "")
     return generator.to(target.device).requires_grad_(False).eval(), ((f"generator: {note}",) if note else ())

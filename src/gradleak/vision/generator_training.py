@@ -12,6 +12,7 @@ from gradleak.vision.auxiliary import AuxiliaryImages, Pace
 from gradleak.vision.generator import Critic, Generator
 
 AVERAGE = 0.999
+RATE = 2e-4  # learning rate of the generator, twice that for the critic; falls to zero over the second half
 
 
 def train_generator(
@@ -20,7 +21,6 @@ def train_generator(
     steps: int = 20_000,
     batch: int = 256,
     width: int = 64,
-    lr: float = 2e-4,
     seed: int = 0,
     seconds: float | None = None,
     report: Callable[[str], None] = print,
@@ -32,7 +32,6 @@ def train_generator(
         steps: of generator and critic each.
         batch: images in a step.
         width: channels of the last hidden map.
-        lr: learning rate of both; falls to zero at the end.
         seed: of everything random.
         seconds: after which it ends in any case.
         report: called with a line from time to time.
@@ -44,12 +43,12 @@ def train_generator(
         generator, critic = Generator(width).to(device), Critic(width).to(device)
     averaged = copy.deepcopy(generator).requires_grad_(False)
     fused = device.type == "cuda"
-    makers = torch.optim.Adam(generator.parameters(), lr=lr, betas=(0.0, 0.9), fused=fused)
-    judges = torch.optim.Adam(critic.parameters(), lr=2 * lr, betas=(0.0, 0.9), fused=fused)
+    makers = torch.optim.Adam(generator.parameters(), lr=RATE, betas=(0.0, 0.9), fused=fused)
+    judges = torch.optim.Adam(critic.parameters(), lr=2 * RATE, betas=(0.0, 0.9), fused=fused)
     pace = Pace(steps, seconds)
     while pace:
         left = min(1.0, 2 * (1 - pace.done))  # constant, then linear to zero over the second half
-        makers.param_groups[0]["lr"], judges.param_groups[0]["lr"] = lr * left, 2 * lr * left
+        makers.param_groups[0]["lr"], judges.param_groups[0]["lr"] = RATE * left, 2 * RATE * left
         real, _ = auxiliary.draw(batch, stream)
         codes = torch.randn(2, batch, generator.latent, generator=stream, device=device)
         with torch.no_grad():

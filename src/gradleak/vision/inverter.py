@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import cast
@@ -34,7 +35,7 @@ class GradientInverter(nn.Module):
         self.shape, self.classes = tuple(shape), classes
         widths = [entries, *hidden]
         layers: list[nn.Module] = []
-        for inside, outside in zip(widths, widths[1:], strict=False):
+        for inside, outside in itertools.pairwise(widths):
             layers += [nn.Linear(inside, outside), nn.GELU(), nn.Dropout(dropout)]
         last = nn.Linear(widths[-1], math.prod(self.shape) + self.shape[0] * classes)
         nn.init.zeros_(last.weight)
@@ -59,7 +60,7 @@ class GradientInverter(nn.Module):
         """
         features = ((sent - self.mean) * self.scale).clamp(-CLIP, CLIP)
         answer = cast(Tensor, self.layers(features)).float()
-        pixels, logits = answer.split([math.prod(self.shape), self.shape[0] * self.classes], dim=1)
+        pixels, logits = torch.split(answer, [math.prod(self.shape), self.shape[0] * self.classes], dim=1)
         return pixels.view(-1, *self.shape) + self.centre, logits.view(-1, self.shape[0], self.classes)
 
 

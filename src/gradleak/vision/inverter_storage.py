@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -110,10 +111,10 @@ def choose_image_inverter(
     )
 
 
-def _card(folder: Path) -> dict[str, Mapping[str, object] | list[str]]:
+def _card(folder: Path) -> dict[str, Any]:
     try:
         with safe_open(str(folder / FILE), framework="pt") as file:
-            card: dict[str, Mapping[str, object] | list[str]] = json.loads((file.metadata() or {})["card"])
+            card: dict[str, Any] = json.loads((file.metadata() or {})["card"])
             return card
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise GradleakError(f"{folder / FILE} is damaged: {' '.join(str(error).split())[:200]}") from None
@@ -123,10 +124,10 @@ def _halved(name: str, tensor: Tensor) -> Tensor:
     return tensor.half() if name.startswith("layers.") else tensor
 
 
-def _rebuild(card: dict[str, object], tensors: Mapping[str, Tensor], target: ImageTarget) -> ImageInverter:
-    values = dict(card["settings"])  # type: ignore[call-overload]
+def _rebuild(card: dict[str, Any], tensors: Mapping[str, Tensor], target: ImageTarget) -> ImageInverter:
+    values = dict(card["settings"])
     settings = ImageInverterSettings(**values | {"hidden": tuple(values["hidden"])})
-    origin = Origin(**dict(card["origin"]))  # type: ignore[call-overload]
+    origin = Origin(**card["origin"])
     with torch.random.fork_rng(devices=[]):  # building networks draws weights; the global random state stays
         direct = None
         if any(name.startswith("direct.") for name in tensors):
@@ -136,15 +137,15 @@ def _rebuild(card: dict[str, object], tensors: Mapping[str, Tensor], target: Ima
             direct.load_state_dict(_part(tensors, "direct."))
             direct.to(target.device).eval().requires_grad_(False)
         rounds = []
-        for number in range(int(str(card["rounds"]))):
+        for number in range(card["rounds"]):
             refiner = Refiner(2, settings.width)
             refiner.load_state_dict(_part(tensors, f"refiner{number}."))
             refiner.to(target.device).eval().requires_grad_(False)
             errors = SpectralPrior.from_tensors(tensors, f"errors{number}").to(target.device)
             rounds.append(Round(errors, refiner))
     prior = SpectralPrior.from_tensors(tensors, "prior").to(target.device)
-    defenses = tuple(map(str, card["defenses"]))  # type: ignore[call-overload]
-    return ImageInverter(origin, settings, defenses, prior, direct, tuple(rounds), int(str(card["examples"])))
+    defenses = tuple(card["defenses"])
+    return ImageInverter(origin, settings, defenses, prior, direct, tuple(rounds), card["examples"])
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class InverterTraining:
     target: ImageTarget
     auxiliary: AuxiliaryImages
     defenses: Sequence[Defense] = ()
-    settings: ImageInverterSettings = ImageInverterSettings()
+    settings: ImageInverterSettings = field(default_factory=ImageInverterSettings)
     seconds: float | None = None
     matching_seconds: float | None = None
     report: Report = print
@@ -100,7 +100,7 @@ class InverterTraining:
         reach, count = self.settings.shift, self.settings.images
         down, across = (torch.randint(-reach, reach + 1, (2,), generator=self.shifts)).tolist()
         images, labels = source.draw(clients * count, self.stream, (down, across))
-        return images.unflatten(0, (clients, count)), labels.view(clients, count)
+        return images.view(clients, count, *images.shape[1:]), labels.view(clients, count)
 
     # --- the inverter ------------------------------------------------------------------------------------------
 
@@ -116,7 +116,9 @@ class InverterTraining:
         network.to(device).calibrate(calibration, images)
         steps = math.ceil(chosen.epochs * len(self.learnt) / (chosen.batch * chosen.images))
         pace = Pace(steps, self.seconds)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=chosen.lr, weight_decay=0.01, fused=device.type == "cuda")
+        optimizer = torch.optim.AdamW(
+            network.parameters(), lr=chosen.lr, weight_decay=0.01, fused=device.type == "cuda"
+        )
         while pace:
             images, labels = self.draw(self.learnt, chosen.batch)
             sent = flat(self.sent(images, labels), list(self.target.parameters))
@@ -142,7 +144,9 @@ class InverterTraining:
         factor, tried, before = self._choose_factor(pilot[-1], errors)
         self.report(f"round {number + 1}: prior × {factor:g} gives {tried:.2f} dB, before {before:.2f}")
         prior = errors.around(torch.zeros_like(errors.mean), factor)
-        pairs, truths, pace = [], [], Pace(clients, self.matching_seconds)
+        pairs: list[Tensor] = []
+        truths: list[Tensor] = []
+        pace = Pace(clients, self.matching_seconds)
         while pace or not pairs:
             part = pilot.pop() if pilot else self._example(inverter, min(CHUNK, clients))
             settings = round_settings(part.seen, self.settings.steps)
@@ -152,7 +156,9 @@ class InverterTraining:
             pace.step += len(found)
         estimates, truth = torch.cat(pairs), torch.cat(truths)
         reached = decibels(estimates[:, 1], truth)
-        self.report(f"round {number + 1}: gradient matching of {len(truth):,} images {reached:.2f} dB, {pace.seconds:.0f} s")
+        self.report(
+            f"round {number + 1}: gradient matching of {len(truth):,} images {reached:.2f} dB, {pace.seconds:.0f} s"
+        )
         refiner = self._train_refiner(estimates, truth, number)
         return replace(inverter, rounds=(*inverter.rounds, Round(prior, refiner)))
 

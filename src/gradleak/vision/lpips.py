@@ -107,14 +107,16 @@ class Lpips:
         normalize: whether to scale images to [−1, 1].
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], device: torch.device | str = "cpu", normalize: bool = False) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], device: torch.device | str = "cpu", normalize: bool = False
+    ) -> None:
         self.weights = {name: tensor.float().to(device) for name, tensor in weights.items()}
         self.normalize, self.device = normalize, torch.device(device)
 
     @torch.no_grad()
     def __call__(self, found: Tensor, truth: Tensor) -> Tensor:
         """Return the distance of each pair of images `[images]`."""
-        parts = zip(found.clamp(0, 1).split(CHUNK), truth.split(CHUNK), strict=True)
+        parts = zip(torch.split(found.clamp(0, 1), CHUNK), torch.split(truth, CHUNK), strict=True)
         return torch.cat([self._distances(one.to(self.device), two.to(self.device)) for one, two in parts]).cpu()
 
     def _distances(self, found: Tensor, truth: Tensor) -> Tensor:

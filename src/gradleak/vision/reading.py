@@ -82,7 +82,7 @@ class ImageInverter:
             found = most_likely_images(target, seen, one.errors.around(answer), answer, settings, deadline)
             estimates = torch.stack([answer, found], dim=2).flatten(0, 1)
             with torch.no_grad():
-                answer = one.refiner(estimates).unflatten(0, answer.shape[:2])
+                answer = one.refiner(estimates).view(answer.shape)
         return answer
 
 

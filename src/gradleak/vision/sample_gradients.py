@@ -109,7 +109,7 @@ def _patches(conv: nn.Conv2d, entered: Tensor) -> Tensor:
     On a GPU `torch.nn.functional.unfold` launches a kernel for every single image; on a CPU it is the faster way.
     """
     if not entered.is_cuda:
-        return F.unfold(entered, conv.kernel_size, 1, conv.padding, conv.stride).transpose(1, 2)
+        return F.unfold(entered, conv.kernel_size, 1, int(conv.padding[0]), conv.stride).transpose(1, 2)
     (high, wide), (down, across), padding = conv.kernel_size, conv.stride, int(conv.padding[0])
     views = F.pad(entered, (padding,) * 4).unfold(2, high, down).unfold(3, wide, across)
     return views.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -119,7 +119,7 @@ def input_gradient(conv: nn.Conv2d, delta: Tensor, size: int, weight: Tensor) ->
     """Return the gradient at a convolution's input of `size` × `size` pixels."""
     stride, kernel, padding = conv.stride[0], conv.kernel_size[0], int(conv.padding[0])
     least = (delta.shape[-1] - 1) * stride - 2 * padding + kernel
-    return F.conv_transpose2d(delta, weight, None, conv.stride, conv.padding, output_padding=size - least)
+    return F.conv_transpose2d(delta, weight, None, conv.stride, padding, output_padding=size - least)
 
 
 def use_full_precision() -> None:

@@ -92,7 +92,7 @@ class ImageTarget:
         each = sample_gradients(self.model, images.flatten(0, 1), labels.flatten(0, 1))
         if count == 1:
             return each
-        return {name: tensor.unflatten(0, (-1, count)).mean(dim=1) for name, tensor in each.items()}
+        return {name: tensor.view(-1, count, *tensor.shape[1:]).mean(dim=1) for name, tensor in each.items()}
 
 
 def load_image_target(
@@ -142,7 +142,7 @@ def _build(name: str, num_labels: int, size: int) -> nn.Module:
     known = models.list_models(module=models)
     if name not in known:
         raise unknown_name("image model", name, [*BUILT_HERE, *known])
-    return models.get_model(name, weights=None, num_classes=num_labels)  # type: ignore[no-any-return]
+    return models.get_model(name, weights=None, num_classes=num_labels)
 
 
 def _is_torchvision_like(name: str) -> bool:

@@ -59,7 +59,7 @@ class Layerwise(ImageAttack):
         children = list(cast(nn.Sequential, target.model).named_children())
         (head, linear), convs = children[-1], [(n, m) for n, m in children if isinstance(m, nn.Conv2d)]
         delta = parts[f"{head}.bias"]  # [clients, classes]
-        outer = parts[f"{head}.weight"].unflatten(1, (delta.shape[1], -1))
+        outer = parts[f"{head}.weight"].view(*delta.shape, -1)
         features = (outer * delta[:, :, None]).sum(dim=1) / delta.square().sum(dim=1, keepdim=True)
         sides = _sides(target, [module for _, module in convs])
         left = features.view(len(sent), convs[-1][1].out_channels, sides[-1], sides[-1])
@@ -117,5 +117,7 @@ def _forward_matrix(conv: nn.Conv2d, side: int) -> Tensor:
 def _gradient_matrix(conv: nn.Conv2d, delta: Tensor, side: int) -> Tensor:
     """Return the map from one input channel to the kernel's gradient `[clients, out · k · k, pixels]`."""
     units = torch.eye(side * side, dtype=delta.dtype, device=delta.device).view(-1, 1, side, side)
-    patches = F.unfold(units, conv.kernel_size, padding=conv.padding, stride=conv.stride)  # [pixels, k · k, places]
+    patches = F.unfold(
+        units, conv.kernel_size, padding=int(conv.padding[0]), stride=conv.stride
+    )  # [pixels, k · k, places]
     return torch.einsum("nop,hkp->nokh", delta.flatten(2), patches).flatten(1, 2)
