@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,17 @@ class Search:
     def distances(self, images: Tensor) -> Tensor:
         """Return each client's matching loss at some images, differentiable."""
         return matching_loss(self.seen, flat(self.target.gradients(images, self.seen.labels)))
+
+    def share_done(self, step: int, steps: int, seconds: float) -> float:
+        """Return how much of a descent is done, by its steps or by the clock; learning rates follow it.
+
+        Args:
+            step: steps done.
+            steps: in all.
+            seconds: that were left for it when it began; infinite without a deadline.
+        """
+        by_clock = 1 - self.deadline.left / seconds if 0 < seconds < math.inf else 0.0
+        return min(1.0, max(step / steps, by_clock))
 
     def tell(self, step: int, total: int, loss: Tensor) -> None:
         """Report progress every hundredth of the steps; reading a loss stops a GPU's queue."""

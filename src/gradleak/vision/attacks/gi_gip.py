@@ -76,15 +76,24 @@ class GiGip(ImageAttack):
         weights: dict[str, Tensor] | None,
     ) -> None:
         steps = self.steps if weights is None else self.weight_steps
+        # Of a limited time the codes get a quarter, in equal parts for their starts.
+        share = 1.0 if weights is not None else 0.25 / self.starts
+        seconds = max(search.deadline.left * share, 1e-3)
+        deadline = search.deadline.sooner(seconds) if search.deadline.limited else search.deadline
         rates = [group["lr"] for group in optimizer.param_groups]
         for step in range(steps):
-            if search.deadline.passed:
-                return
+            done = max(step / steps, 1 - deadline.left / seconds if deadline.limited else 0.0)
+            if done >= 1 or deadline.passed:
+                break
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+                group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * done))
             images = generator(leaves[0], weights).view(search.shape)
             distances = search.distances(images)
-            loss = distances.sum() + self.tv * total_variation(images).sum() + self.norm * leaves[0].square().mean()
+            loss = (
+                distances.sum()
+                + self.tv * total_variation(images).sum()
+                + self.norm * leaves[0].square().mean(dim=1).sum()
+            )
             for leaf, slope in zip(leaves, torch.autograd.grad(loss, leaves), strict=True):
                 leaf.grad = slope
             optimizer.step()

@@ -13,7 +13,7 @@ from gradleak.settings import setting
 from gradleak.vision.attacks.base import ImageAttack, Search, register_image_attack
 from gradleak.vision.smoothness import total_variation
 
-DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the steps, after which the learning rate falls to a tenth
+DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the descent, after which the learning rate falls to a tenth
 
 
 @register_image_attack
@@ -37,16 +37,17 @@ class Ig(ImageAttack):
         """Descend from noise; images of different clients do not influence each other."""
         images = (0.5 + 0.25 * search.normal(*search.shape)).clamp(0, 1).requires_grad_()
         optimizer = torch.optim.Adam([images], lr=self.lr)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(self.steps * part) for part in DROPS], 0.1)
+        seconds = search.deadline.left
         for step in range(self.steps):
             if search.deadline.passed:
                 break
+            done = search.share_done(step, self.steps, seconds)
+            optimizer.param_groups[0]["lr"] = self.lr * 0.1 ** sum(done >= drop for drop in DROPS)
             distances = search.distances(images)
             loss = distances.sum() + self.tv * total_variation(images).sum()
             (slope,) = torch.autograd.grad(loss, images)
             images.grad = slope.sign()
             optimizer.step()
-            schedule.step()
             with torch.no_grad():
                 images.clamp_(0, 1)
             search.tell(step + 1, self.steps, distances)
