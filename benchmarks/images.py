@@ -36,14 +36,9 @@ from gradleak.vision.lpips import MISSING, Lpips, find_lpips_weights
 from gradleak.vision.metrics import image_scores
 from gradleak.vision.observation import Observation, observe
 from gradleak.vision.sample_gradients import use_full_precision
+from gradleak.vision.table1 import COLUMNS, PUBLISHED
 from gradleak.vision.target import ImageTarget, load_image_target
 
-DEFENSES = {"none": (), "sign": ("sign",), "pruning": ("prune-global:0.99",), "noise": ("noise:0.1",)}
-PUBLISHED = {
-    "ig": {"none": 22.290, "sign": 9.981, "pruning": 8.807, "noise": 8.349},
-    "gi-gip": {"none": 33.374, "sign": 13.574, "pruning": 14.356, "noise": 9.383},
-    "lti": {"none": 24.837, "sign": 18.986, "pruning": 15.897, "noise": 20.249},
-}
 PAPER_SECONDS = 1.5 * 3600  # of one training, on an RTX 2080
 IG_STEPS, GIP_STEPS, GIP_WEIGHT_STEPS = 4_800, 400, 1_500
 
@@ -80,9 +75,9 @@ class Stage:
         images, labels = self.private(take)
         with torch.no_grad():
             gradients = self.target.gradients(images, labels)
-        chosen = [parse_defense(text) for text in DEFENSES[defense]]
+        chosen = [parse_defense(text) for text in COLUMNS[defense]]
         sent = defend_each(gradients, chosen, hashed_stream(f"private {defense}", self.device))
-        seen = observe(self.target, sent, None, DEFENSES[defense])
+        seen = observe(self.target, sent, None, COLUMNS[defense])
         self.say(f"labels read: {float((seen.labels == labels).float().mean()):.3f}")
         return seen, images
 
@@ -112,7 +107,7 @@ def train(stage: Stage, defense: str) -> None:
         batch=options.batch,
         refiner_batch=options.refiner_batch,
     )
-    chosen = [parse_defense(text) for text in DEFENSES[defense]]
+    chosen = [parse_defense(text) for text in COLUMNS[defense]]
     limits = (options.seconds, options.matching_seconds)
     training = InverterTraining(stage.target, stage.auxiliary(), chosen, settings, *limits, stage.say)
     began = time.monotonic()
@@ -207,7 +202,7 @@ def score(stage: Stage) -> None:
     for name, row in sorted(results.items()):
         kind, _, defense = name.rpartition("-")
         paper = PUBLISHED.get(kind, {}).get(defense)
-        beside = "" if paper is None else f"   published {paper:.2f} dB"
+        beside = "" if paper is None else f"   published {paper[0]} / {paper[1]:.2f} dB / {paper[2]}"
         print(f"{name:20s} " + " ".join(f"{k} {v:.4g}" for k, v in row.items() if isinstance(v, float)) + beside)
 
 

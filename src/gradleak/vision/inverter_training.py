@@ -27,7 +27,7 @@ from gradleak.vision.sample_gradients import flat
 from gradleak.vision.spectral_prior import SpectralPrior
 from gradleak.vision.target import ImageTarget
 
-CALIBRATION = 2_048  # clients from whose gradients the normalisation is taken
+CALIBRATION = 2_048  # clients from whose gradients the normalisation is taken, at most
 CHUNK = 1_024  # clients whose images are searched side by side
 PILOT = 4  # chunks from which the errors' model is fitted
 TRIED = 512  # clients on whom the prior's factor is chosen
@@ -106,7 +106,7 @@ class InverterTraining:
 
     def _train_direct(self) -> GradientInverter:
         chosen, device = self.settings, self.target.device
-        images, labels = self.draw(self.learnt, CALIBRATION)
+        images, labels = self.draw(self.learnt, min(CALIBRATION, 4 * len(self.learnt)))
         calibration = flat(self.sent(images, labels), list(self.target.parameters))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(chosen.seed)

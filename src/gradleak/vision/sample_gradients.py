@@ -42,7 +42,7 @@ def sample_gradients(model: nn.Module, images: Tensor, labels: Tensor) -> Gradie
     return vmapped_gradients(model, images, labels)
 
 
-class _Layer(NamedTuple):
+class _ConvolutionPass(NamedTuple):
     name: str
     conv: nn.Conv2d
     entered: Tensor  # [images, in, height, width]
@@ -51,12 +51,12 @@ class _Layer(NamedTuple):
 
 def chain_gradients(model: nn.Sequential, images: Tensor, labels: Tensor) -> Gradients:
     """Return `sample_gradients` of a chain by the closed form."""
-    layers: list[_Layer] = []
+    layers: list[_ConvolutionPass] = []
     signal = images
     for name, module in model.named_children():
         if isinstance(module, nn.Conv2d):
             out = torch.sigmoid(F.conv2d(signal, module.weight, module.bias, module.stride, module.padding))
-            layers.append(_Layer(name, module, signal, out))
+            layers.append(_ConvolutionPass(name, module, signal, out))
             signal = out
     (fc_name, fc), features = list(model.named_children())[-1], signal.flatten(1)
     linear = cast(nn.Linear, fc)
