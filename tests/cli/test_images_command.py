@@ -32,16 +32,6 @@ def test_an_inverter_is_trained_and_used(run: Run, tmp_path: Path) -> None:
     network = ["hidden=8", "epochs=1", "batch=16", "copies=1", "steps=2"]
     refiner = ["rounds=1", "width=8", "refiner_epochs=1", "refiner_batch=16"]
     tiny = [*network, *refiner]
-        "hidden=8",
-        "epochs=1",
-        "batch=16",
-        "rounds=1",
-        "copies=1",
-        "steps=2",
-        "width=8",
-        "refiner_epochs=1",
-        "refiner_batch=16",
-    ]
     sets = [part for one in tiny for part in ("--set", one)]
     folder = tmp_path / "inverter"
     answer = run("images", "train-inverter", "--auxiliary", "cifar10-sample", "--count", "40", *sets, "-o", folder)
