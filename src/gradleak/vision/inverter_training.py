@@ -28,9 +28,10 @@ from gradleak.vision.spectral_prior import SpectralPrior
 from gradleak.vision.target import ImageTarget
 
 CALIBRATION = 2_048  # clients from whose gradients the normalisation is taken, at most
-CHUNK = 1_024  # clients whose images are searched side by side
+CHUNKS = {"cuda": 1_024}  # clients whose images are searched side by side
+CHUNK_ON_CPU = 128
 PILOT = 4  # chunks from which the errors' model is fitted
-TRIED = 512  # clients on whom the prior's factor is chosen
+TRIED = 256  # clients on whom the prior's factor is chosen
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 WARM_UP = 0.03  # of a training, over which the learning rate rises
 LABEL_WEIGHT = 1e-3  # of the labels' cross-entropy beside the pixels' squared error
@@ -139,7 +140,8 @@ class InverterTraining:
     def add_round(self, inverter: ImageInverter, number: int) -> ImageInverter:
         """Return the inverter with one more round, whose refiner is trained on the held-back images."""
         clients = max(1, self.settings.copies * len(self.unseen) // self.settings.images)
-        pilot = [self._example(inverter, min(CHUNK, clients)) for _ in range(min(PILOT, math.ceil(clients / CHUNK)))]
+        chunk = min(CHUNKS.get(self.target.device.type, CHUNK_ON_CPU), clients)
+        pilot = [self._example(inverter, chunk) for _ in range(min(PILOT, math.ceil(clients / chunk)))]
         errors = SpectralPrior.of_errors(torch.cat([(part.truth - part.before).flatten(0, 1) for part in pilot]))
         factor, tried, before = self._choose_factor(pilot[-1], errors)
         self.report(f"round {number + 1}: prior × {factor:g} gives {tried:.2f} dB, before {before:.2f}")
@@ -148,7 +150,7 @@ class InverterTraining:
         truths: list[Tensor] = []
         pace = Pace(clients, self.matching_seconds)
         while pace or not pairs:
-            part = pilot.pop() if pilot else self._example(inverter, min(CHUNK, clients))
+            part = pilot.pop() if pilot else self._example(inverter, chunk)
             settings = round_settings(part.seen, self.settings.steps)
             found = most_likely_images(self.target, part.seen, prior.around(part.before), part.before, settings)
             pairs.append(torch.stack([part.before, found], dim=2).flatten(0, 1))  # [images, 2, channels, h, w]
@@ -174,7 +176,8 @@ class InverterTraining:
 
     def _choose_factor(self, part: Example, errors: SpectralPrior) -> tuple[float, float, float]:
         """Return by how much to scale the errors' deviations for the best images, how good these are, and were."""
-        seen, start, truth = part.seen.select(slice(0, TRIED)), part.before[:TRIED], part.truth[:TRIED]
+        tried = slice(0, TRIED)
+        seen, start, truth = part.seen.select(tried), part.before[tried], part.truth[tried]
         results = []
         for factor in FACTORS:
             settings = round_settings(seen, self.settings.steps)
@@ -220,8 +223,8 @@ class InverterTraining:
 @torch.no_grad()
 def in_parts(refiner: Refiner, estimates: Tensor) -> Tensor:
     """Return the refiner's answers, computed in parts."""
-    parts = [refiner(estimates[start : start + CHUNK]) for start in range(0, len(estimates), CHUNK)]
-    return torch.cat(parts) if parts else estimates[:, -1]
+    parts = [refiner(part) for part in torch.split(estimates, CHUNK_ON_CPU)]
+    return torch.cat(parts)
 
 
 def matched_error(answer: Tensor, truth: Tensor) -> Tensor:

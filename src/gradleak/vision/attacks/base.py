@@ -128,9 +128,14 @@ class ImageAttack(ABC):
         """Return the images of all clients, in the shape of the search, and notes."""
 
     @classmethod
+    def default_preset(cls) -> str:
+        """Return the preset that is taken where none is named: `best` if the attack has one, else `paper`."""
+        return "best" if "best" in cls.presets else "paper"
+
+    @classmethod
     def with_settings(cls, preset: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
         """Build the attack from a preset and settings given as text, as the command line has them."""
-        chosen_preset = preset or ("best" if "best" in cls.presets else "paper")
+        chosen_preset = preset or cls.default_preset()
         if chosen_preset not in cls.presets:
             raise unknown_name(f"preset of {cls.name}", chosen_preset, cls.presets)
         known, chosen = settings_of(cls), dict(cls.presets[chosen_preset])

@@ -34,12 +34,12 @@ class GiGip(ImageAttack):
     }
 
     generator: str = setting("dcgan", "file of a generator (gradleak images train-generator), or dcgan for ours")
-    starts: int = setting(4, "codes from which the search starts; the best is kept", least=1, paper="4")
-    steps: int = setting(500, "steps over the code", least=1, paper="1,500")
-    lr: float = setting(0.05, "learning rate of the code", above=0, paper="0.03")
-    weight_steps: int = setting(2_000, "steps over code and weights", least=0, paper="8,000")
-    weight_lr: float = setting(1e-3, "learning rate of the weights", above=0, paper="1e-3")
-    tv: float = setting(1e-4, "weight of total variation", least=0, paper="1e-4")
+    starts: int = setting(4, "codes from which the search starts; the best is kept", least=1)
+    steps: int = setting(500, "steps over the code", least=1)
+    lr: float = setting(0.05, "learning rate of the code", above=0)
+    weight_steps: int = setting(2_000, "steps over code and weights", least=0)
+    weight_lr: float = setting(1e-3, "learning rate of the weights", above=0)
+    tv: float = setting(1e-4, "weight of total variation", least=0)
     norm: float = setting(1e-4, "weight of the code's mean square", least=0)
 
     def run(self, search: Search) -> tuple[Tensor, tuple[str, ...]]:

@@ -28,10 +28,10 @@ class Ig(ImageAttack):
     paper: ClassVar[str] = "Inverting Gradients – How easy is it to break privacy in federated learning?"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fast": {"steps": 600}}
 
-    steps: int = setting(4_800, "steps of the descent", least=1, paper="4,800 to 24,000")
+    steps: int = setting(4_800, "steps of the descent", least=1)
     # In units of pixels between 0 and 1; the paper's 0.1 is for images divided by their standard deviation of 0.25.
     lr: float = setting(0.025, "learning rate of Adam", above=0, paper="0.1, for normalised images")
-    tv: float = setting(1e-2, "weight of total variation", least=0, paper="1e-6 to 1e-1, by experiment")
+    tv: float = setting(1e-2, "weight of total variation", least=0)
 
     def run(self, search: Search) -> tuple[Tensor, tuple[str, ...]]:
         """Descend from noise; images of different clients do not influence each other."""
