@@ -191,7 +191,7 @@ class InverterTraining:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(chosen.seed + number + 1)
             refiner = Refiner(estimates.shape[1], chosen.width).to(device)
-        border = len(truth) - min(1_000, len(truth) // 10)  # the last ones only test
+        border = len(truth) - min(1_000, max(1, len(truth) // 10))  # the last ones only test
         steps = math.ceil(chosen.refiner_epochs * border / chosen.refiner_batch)
         pace = Pace(steps, self.seconds)
         optimizer = torch.optim.AdamW(
