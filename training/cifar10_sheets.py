@@ -4,7 +4,7 @@
     python training/cifar10_sheets.py package cifar10.npz
     gradleak images train-inverter --auxiliary cifar10.npz:train --defense sign -o inverters/sign
 
-The file holds `train`, `train_labels`, `test` and `test_labels`, uint8; images × 32 × 32 × 3. It is no part of gradleak.
+The file holds `train`, `train_labels`, `test` and `test_labels` (uint8, images × 32 × 32 × 3). It is not shipped.
 With `--sample` the sample that gradleak ships is written, too: the first 128 test images.
 """
 
