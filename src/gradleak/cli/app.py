@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gradleak.cli.codes import INTERRUPTED, USAGE
-from gradleak.cli.commands import attack, capture, demo, invert, listing, study
+from gradleak.cli.commands import attack, capture, demo, images, invert, listing, study
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
 from gradleak.version import __version__
@@ -55,6 +55,7 @@ app.command(epilog="Example: gradleak capture 'the patient was given ten milligr
 )
 app.command("list", epilog="Example: gradleak list attacks; gradleak list attacks lamp")(listing.show)
 app.add_typer(invert.app)
+app.add_typer(images.app)
 app.add_typer(study.app)
 
 
