@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.exchange.protocol import FedAvg, Precision, Protocol, WireFormat
+from gradleak.files import write_atomically
 from gradleak.settings import settings_of
 from gradleak.targets import Lora, Target
 from gradleak.targets.adapters.adapter import is_adapter_name
@@ -176,17 +177,17 @@ class Update:
         if self.origin is not None:
             self.origin.check(target)
 
-    def save(self, path: str | Path) -> None:
-        """Write the update as safetensors."""
+    def save(self, path: str | Path) -> int:
+        """Write the update as safetensors, which only their owner may read, and return the size in bytes."""
         metadata = {"format": FORMAT, "schema": "1", "kind": self.kind} | self._protocol_metadata()
         if self.origin is not None:
             metadata |= {f"target.{key}": value for key, value in self.origin.metadata.items()}
-        if Path(path).exists() and not Path(path).is_file():  # writing would replace a device file
-            raise GradleakError(f"{path} is no ordinary file; give the name of one")
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
         try:
-            save_file(tensors, str(path), metadata=metadata)
-        except (OSError, SafetensorError) as error:
+            with write_atomically(Path(path)) as temporary:
+                save_file(tensors, str(temporary), metadata=metadata)
+                return temporary.stat().st_size
+        except SafetensorError as error:
             raise GradleakError(f"{path} cannot be written: {error}") from None
 
     def _protocol_metadata(self) -> dict[str, str]:

@@ -60,7 +60,7 @@ def attack(
         plan, description = plan_simulation(chosen, target, private, sender, text.batch_size or 1, facts)
     first = plan.first()
     chosen.attack.check(plan.target, first.update, first.knowledge)  # before anything is printed
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     screen.overview(overview(plan, description))
     run_and_report(plan, description, screen, json_file)
 

@@ -58,7 +58,7 @@ def train(
     from gradleak.inversion import checkpoint_rate, choose_rate, train_inverter
 
     recipe = inverter.recipe(target, sender, seed)
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     stream, unseen = text.streams(target, recipe)
     if rate is None:
         recipe = replace(recipe, lr=checkpoint_rate(folder) or choose_rate(target, recipe, stream, unseen))

@@ -108,7 +108,7 @@ def run(
     loaded = load_study(study)
     path = output or Path(f"{loaded.name}.db")
     check_overwriting([("--output", path), ("--json", json_file)], [study, *_read_by(loaded), *(target or ())])
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     _overview(screen, loaded, path, workers, ray, device)
     board = LiveBoard(screen) if screen.rich and not quiet else Board(screen)
     try:

@@ -17,6 +17,7 @@ from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.printable import visible
 
 if TYPE_CHECKING:
     from gradleak.studies.report.summary import Overview
@@ -65,7 +66,7 @@ def show(
     from gradleak.studies.report.export import as_record
     from gradleak.studies.report.summary import summarise
 
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     overview = summarise(file, by.split(",") if by else None)
     _print(screen, overview, format)
     write_json(json_file, as_record(overview))
@@ -85,7 +86,7 @@ def _print(screen: Screen, overview: Overview, format: str) -> None:
     if format == TABLE:
         _print_tables(screen, overview)
     else:
-        typer.echo({CSV: to_csv, LATEX: to_latex, JSON: to_json}[format](overview), nl=False)
+        screen.data({CSV: to_csv, LATEX: to_latex, JSON: to_json}[format](overview))
 
 
 def _print_tables(screen: Screen, overview: Overview) -> None:
@@ -100,15 +101,15 @@ def _print_tables(screen: Screen, overview: Overview) -> None:
         if screen.rich and len(table.cells) <= LONGEST_BOXED:
             _print_boxed(screen, table)
         else:
-            _print_plain(table)
+            _print_plain(screen, table)
     for line in notes(overview):
         screen.line(line)
 
 
-def _print_plain(table: TextTable) -> None:
+def _print_plain(screen: Screen, table: TextTable) -> None:
     widths = [max(map(len, column)) for column in zip(table.titles, *table.cells, strict=True)]
     line = "  ".join(f"{{:{'<' if number < table.texts else '>'}{width}}}" for number, width in enumerate(widths))
-    typer.echo("\n".join(line.format(*row).rstrip() for row in [table.titles, *table.cells]))
+    screen.data("".join(f"{line.format(*map(visible, row)).rstrip()}\n" for row in [table.titles, *table.cells]))
 
 
 def _print_boxed(screen: Screen, table: TextTable) -> None:

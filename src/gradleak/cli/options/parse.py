@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.files import STDOUT, check_replaceable
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
@@ -132,7 +133,7 @@ def check_overwriting(outputs: Sequence[tuple[str, Path | None]], inputs: Iterab
             raise GradleakError(f"{first} {path} and {second} {other} are one file; give two")
     read = [os.path.expanduser(name) for name in inputs if name is not None]
     for option, path in named:
-        for name in read:
+        for name in read if path != STDOUT else ():
             lost = _is_of_model(path, name) if os.path.isdir(name) else os.path.isfile(name) and _same_file(path, name)
             if lost:
                 raise GradleakError(f"{option} {path} would overwrite what is read from {name}; give another file")
@@ -151,12 +152,9 @@ def _is_of_model(path: Path, folder: str) -> bool:
 
 def check_output(path: Path | None) -> None:
     """Refuse a file that cannot be written, before anything runs."""
-    if path is None:
+    if path is None or path == STDOUT:
         return
-    if path.is_dir():
-        raise GradleakError(f"{path} is a folder; give the name of a file in it")
-    if path.exists() and not path.is_file():  # an atomic write would replace a device by a file
-        raise GradleakError(f"{path} is no ordinary file; give the name of one")
+    check_replaceable(path)
     if not path.absolute().parent.is_dir():
         raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
     try_writing(path, path.parent)

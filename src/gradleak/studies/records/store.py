@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gradleak.errors import GradleakError
+from gradleak.files import create_private
 from gradleak.studies.definition.cells import Cell, setting_of
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
 from gradleak.studies.records.stale import CellRecord
@@ -63,6 +64,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        create_private(self.path)  # or SQLite would let everybody read the private sentences
         try:
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
         except sqlite3.Error as error:
