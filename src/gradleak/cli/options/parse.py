@@ -120,9 +120,9 @@ def check_outputs(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[s
         outputs: pairs of an option and the file that it names.
         inputs: names of datasets, models and updates, which may be files or folders.
     """
+    check_overwriting(outputs, inputs)
     for _, path in outputs:
         check_output(path)
-    check_overwriting(outputs, inputs)
 
 
 def check_overwriting(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
