@@ -4,8 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
-# Nothing but what the lock files name, and only files whose hashes are in them. torch's build for GPUs needs more
-# packages than its build for CPUs: pip check tells which one was found.
+# Nothing but what the lock files name, and only files whose hashes are in them.
 LOCKED := $(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes
 JOBS ?= 2
 
@@ -17,8 +16,7 @@ $(READY): requirements.lock requirements-cuda.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradleak needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(LOCKED) -r requirements.lock
-	$(BIN)/pip check > /dev/null || $(LOCKED) -r requirements-cuda.lock
-	$(BIN)/pip check
+	! $(BIN)/python tools/needs_cuda.py || $(LOCKED) -r requirements-cuda.lock
 	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
