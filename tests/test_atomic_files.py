@@ -81,7 +81,7 @@ def test_only_an_ordinary_file_within_bounds_is_read(tmp_path: Path, kind: str) 
     messages = {
         "pipe": "pipe is no ordinary file; save its content as one first",
         "folder": "folder cannot be read: Is a directory",
-        "missing": "missing does not exist",
+        "missing": "missing cannot be read: No such file or directory",
         "large": "large is larger than 0 MiB, the most that is read; split it",
     }
     with pytest.raises(GradleakError, match=messages[kind]):

@@ -74,7 +74,13 @@ def check_replaceable(path: Path) -> None:
 
 
 def create_private(path: Path) -> None:
-    """Create an empty file that only its owner may read, unless there is one."""
+    """Create an empty file that only its owner may read, unless there is one.
+
+    Raises:
+        GradleakError: if it cannot be written, or is a link that leads nowhere.
+    """
+    if path.is_symlink() and not path.exists():
+        raise GradleakError(f"{path} is a link to a file that is not there: remove it, or give the file itself")
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), OWNER_ONLY))
     except FileExistsError:
@@ -87,8 +93,6 @@ def check_ordinary(path: Path) -> None:
     """Raise a GradleakError unless `path` is an ordinary file: a pipe would wait, and a device may never end."""
     try:
         found = path.stat()
-    except FileNotFoundError:
-        raise GradleakError(f"{path} does not exist") from None
     except (OSError, ValueError) as error:
         raise GradleakError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if stat.S_ISDIR(found.st_mode):

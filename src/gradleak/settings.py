@@ -14,6 +14,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gradleak.bounds import LARGEST_NUMBER, LARGEST_WHOLE
 from gradleak.errors import GradleakError, unknown_name
 
 _KEY = "gradleak.setting"
@@ -113,6 +114,9 @@ class Setting:
             raise unknown_name(self.name, str(value), self.choices)
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
+        limit = LARGEST_NUMBER if self.kind is float else LARGEST_WHOLE
+        if not abs(value) <= limit and isfinite(value):
+            raise GradleakError(f"{self.name} must be at most {limit:g}")
         if self.least is not None and value < self.least:
             raise GradleakError(f"{self.name} must be at least {self.least:g}, not {value:g}")
         if self.above is not None and not value > self.above:

@@ -10,8 +10,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradleak.bounds import LARGEST_WHOLE, whole_number
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.files import STDOUT, check_replaceable
+from gradleak.printable import quoted
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
@@ -31,9 +33,9 @@ def parse_whole_numbers(text: str | None, option: str) -> tuple[int, ...] | None
     if text is None:
         return None
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        numbers = tuple(whole_number(part, -LARGEST_WHOLE, LARGEST_WHOLE) for part in text.split(","))
     except ValueError:
-        raise GradleakError(f"{option} takes whole numbers with commas between them, not '{text}'") from None
+        raise GradleakError(f"{option} takes whole numbers with commas between them, not '{quoted(text)}'") from None
     if min(numbers) < 0:
         raise GradleakError(f"{option} takes numbers from 0 up, not {min(numbers)}")
     return numbers
@@ -103,8 +105,8 @@ def parse_lora(text: str | None) -> Lora | None:
 def parse_device(text: str) -> str:
     """Check the name of a device; a GPU may have a number (`cuda:1`)."""
     kind, colon, number = text.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not number.isdecimal())):
-        raise unknown_name("device", text, ["auto", "cpu", "cuda"])
+    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not re.fullmatch("[0-9]{1,4}", number))):
+        raise unknown_name("device", quoted(text), ["auto", "cpu", "cuda"])
     if colon:
         import torch
 

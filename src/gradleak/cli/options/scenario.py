@@ -35,6 +35,7 @@ from gradleak.cli.options.shared import (
     TrustRemoteCode,
 )
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.printable import quoted
 
 if TYPE_CHECKING:
     from gradleak.audit.scenario import ClientSettings, Scenario
@@ -163,6 +164,8 @@ class ModelChoice:
         if self.model == "":
             raise GradleakError("--model takes a name, a directory, a GGUF file or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
+        if self.model is None and origin is not None:
+            _refuse_fetching(origin)
         task = (origin.task if origin else "classification") if self.task is None else self.task
         lora = self._lora(origin)
         classes, new_head = self._head(model, task, max(2, num_labels) if num_labels else None, origin)
@@ -280,6 +283,17 @@ class DefendedClient:
             defenses=self.defenses,
             facts=tuple(facts),
             seed=seed,
+        )
+
+
+def _refuse_fetching(origin: Origin) -> None:
+    """Raise a GradleakError if the model that an update names is not here: a file must not make gradleak call a hub."""
+    from gradleak.targets.loading import is_here
+
+    if not is_here(origin.name):
+        raise GradleakError(
+            f"the update was computed on '{quoted(origin.name)}', which is not on this machine and is not fetched "
+            "because a file says so: give --model with its folder, or with that id to fetch it"
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import Any
 
+from gradleak.bounds import LARGEST_RANK, MOST_STEPS
 from gradleak.errors import GradleakError
 from gradleak.settings import check_settings, parse_settings_text, setting, settings_of, settings_texts
 
@@ -22,14 +23,17 @@ class Lora:
     round, so that A has no gradient yet; `rounds` moves it away from there.
     """
 
-    r: int = setting(8, "rank", least=1)
+    r: int = setting(8, "rank", least=1, most=LARGEST_RANK)
     alpha: float = setting(16.0, "the scaling is alpha / r", above=0)
     targets: str | None = setting(
         None, "adapted modules, by the end of their names, with + between them; all-linear; none for query and value"
     )
     dropout: float = setting(0.0, "dropout rate of the adapters' input, while the client trains with dropout", least=0)
     rounds: int = setting(
-        0, "steps on public text before the client trains; 0 for the first round, where B = 0", least=0
+        0,
+        "steps on public text before the client trains; 0 for the first round, where B = 0",
+        least=0,
+        most=MOST_STEPS,
     )
     rslora: bool = setting(False, "whether the scaling is alpha / √r (rank-stabilised)")
 
