@@ -13,7 +13,15 @@ TEXT, MODEL, CLIENT, ATTACK, OUTPUT = "Private text", "Model", "Client", "Attack
 
 # --- private text ----------------------------------------------------------------------------------------------------
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="The private sentences.", show_default=False)]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="The private sentences; - reads them from standard input, one a line. What stands on the command line can "
+        "be seen by other users of the machine, and stays in the shell's history.",
+        show_default=False,
+    ),
+]
 DatasetName = Annotated[
     str | None,
     typer.Option(
