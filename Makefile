@@ -8,7 +8,7 @@ MODELS := $(VENV)/.models
 LOCKED := $(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes
 JOBS ?= 2
 
-.PHONY: demo test quick-tests test-slow lint bench golden clean setup
+.PHONY: demo test quick-tests test-slow fuzz lint bench golden clean setup
 
 setup: $(READY)
 
@@ -38,6 +38,12 @@ quick-tests: $(READY)
 
 test-slow: $(READY) $(MODELS)
 	$(BIN)/python -m pytest -m "slow or real" tests
+
+# Before a release: an hour for each reader of files and options.
+SECONDS ?= 3600
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/mutate.py --seconds $(SECONDS)
+	$(BIN)/python tests/fuzz/bad_inputs.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

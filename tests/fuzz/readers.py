@@ -214,7 +214,7 @@ def write_tables(folder: Path) -> list[bytes]:
 
 
 def write_lines(folder: Path) -> list[bytes]:
-    rows = [{"text": "the cat", "label": 1}, {"text": "a dog", "label": "bad"}, {"text": "x", "label": None}]
+    rows = [{"text": "the cat", "label": 1}, {"text": "a dog", "label": "bad"}]
     return ["\n".join(map(json.dumps, rows)).encode(), b'{"text": "a", "label": [1]}\n']
 
 
@@ -266,16 +266,22 @@ def write_lines_of_command(folder: Path) -> list[bytes]:
 
 
 @contextlib.contextmanager
-def nothing_runs() -> Iterator[None]:
-    """Let commands check all their options, load the model and plan, but run nothing that takes long."""
+def nothing_runs(*, small_models: bool = True) -> Iterator[None]:
+    """Let commands check all their options, load the model and plan, but run nothing that takes long.
+
+    Args:
+        small_models: put a small model in the place of every other.
+    """
     from gradleak.audit import scenario
 
     with (
         mock.patch("gradleak.cli.commands.attack.run_and_report"),
+        mock.patch("gradleak.cli.commands.demo.perform", side_effect=GradleakError("not run")),
+        mock.patch("gradleak.cli.commands.demo.perform_lora", side_effect=GradleakError("not run")),
         mock.patch("gradleak.studies.run_study", side_effect=GradleakError("not run")),
         mock.patch("gradleak.inversion.train_inverter", side_effect=GradleakError("not run")),
         mock.patch("gradleak.inversion.choose_rate", return_value=1e-3),
-        mock.patch.object(scenario, "load_target", return_value=small()),
+        mock.patch.object(scenario, "load_target", return_value=small()) if small_models else contextlib.nullcontext(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
     ):
