@@ -12,11 +12,40 @@ from pathlib import Path
 
 from gradleak.bounds import LARGEST_TEXT_FILE
 from gradleak.errors import GradleakError
+from gradleak.printable import quoted
 
 STDOUT = Path("-")
 """The name that stands for standard output."""
 
 OWNER_ONLY = 0o600
+
+UNREADABLE: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ArithmeticError,
+    AssertionError,
+)
+"""What libraries raise over the content of a file that makes no sense to them."""
+
+
+@contextmanager
+def refused_as(words: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn whatever the body raises over the content of a file into a GradleakError of one line.
+
+    Args:
+        words: what is wrong, with the file's name; the reason follows.
+        others: further exceptions, of the library that reads the file.
+    """
+    try:
+        yield
+    except GradleakError:
+        raise
+    except UNREADABLE + others as error:
+        raise GradleakError(f"{words}: {quoted(str(error)) or type(error).__name__}") from None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from gradleak.bounds import (
 )
 from gradleak.errors import GradleakError
 from gradleak.exchange.protocol import FedAvg, Precision, Protocol, WireFormat
-from gradleak.files import check_ordinary, write_atomically
+from gradleak.files import check_ordinary, refused_as, write_atomically
 from gradleak.printable import quoted
 from gradleak.settings import settings_of
 from gradleak.targets import Lora, Target
@@ -260,12 +260,12 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file."""
     check_ordinary(Path(path))
     _refuse_pickle(Path(path))
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise GradleakError(f"{path} is corrupt or truncated: {quoted(str(error))}") from None
+    with (
+        refused_as(f"{path} is corrupt or truncated", SafetensorError),
+        safe_open(str(path), framework="pt") as file,
+    ):
+        metadata = file.metadata() or {}
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
 
 
 def _refuse_pickle(path: Path) -> None:

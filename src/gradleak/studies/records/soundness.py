@@ -49,7 +49,10 @@ REQUIRED = ("meta", "cells", "sentences", "utility")
 Shape = Any
 """A type, a tuple of types, `[shape]` for a list, `{key: shape}` for an object, `{str: shape}` for one of any keys."""
 
-NUMBER, NAME, OPTIONAL = (int, float), str, (str, NoneType)
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What the database module raises over a damaged file; its own messages may quote text that is not UTF-8."""
+
+NAME = str
 SETTINGS: Shape = {str: (str, int, float, bool, NoneType)}
 TARGET: Shape = {"name": NAME}
 DATA: Shape = {"name": NAME}

@@ -19,7 +19,7 @@ from gradleak.errors import GradleakError
 from gradleak.files import create_private
 from gradleak.studies.definition.cells import Cell, setting_of
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
-from gradleak.studies.records.soundness import BATCHES, TABLES, check_file, check_rows, read_config
+from gradleak.studies.records.soundness import BATCHES, DATABASE_ERRORS, TABLES, check_file, check_rows, read_config
 from gradleak.studies.records.stale import CellRecord
 from gradleak.version import __version__
 
@@ -46,7 +46,7 @@ class Store:
             raise GradleakError(f"{path} cannot be opened: {error}") from None
         try:
             self._prepare()
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             self.close()
             raise GradleakError(f"{path} cannot be read as study records: {error}") from None
         except GradleakError:
@@ -114,7 +114,7 @@ class Store:
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise GradleakError(f"{self.path} is damaged: {error}; restore it from a copy") from None
 
     # --- writing -----------------------------------------------------------------------------------------------------

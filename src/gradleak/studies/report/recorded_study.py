@@ -16,7 +16,14 @@ from gradleak.errors import GradleakError
 from gradleak.metrics import SCORE_NAMES
 from gradleak.printable import quoted
 from gradleak.settings import settings_texts
-from gradleak.studies.records.soundness import CONFIGS, check_file, check_rows, read_config, read_reasons
+from gradleak.studies.records.soundness import (
+    CONFIGS,
+    DATABASE_ERRORS,
+    check_file,
+    check_rows,
+    read_config,
+    read_reasons,
+)
 from gradleak.studies.records.stale import why_old
 from gradleak.studies.report.conditions import NO_DEFENSE
 
@@ -144,7 +151,7 @@ def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[
                 file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else []
             )
             trainings = file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall()
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise GradleakError(f"{path} is not a study file ({error})") from None
     number = (int, float)
     maybe = (int, float, NoneType)
