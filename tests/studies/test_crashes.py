@@ -71,14 +71,24 @@ def test_twenty_crashes_end_with_the_records_of_an_uninterrupted_run(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "where",
+    [
+        [],
+        pytest.param(["--workers", "2"], marks=pytest.mark.slow),
+        pytest.param(["--ray", "local"], marks=pytest.mark.slow),
+    ],
+    ids=lambda where: " ".join(where) or "here",
+)
 def test_an_interrupt_ends_at_once_and_the_next_run_continues(
-    tmp_path: Path, workers: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, where: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_study(tmp_path, 8, attack=[SLOW], seed=[0, 1])  # 8 cells
     path = tmp_path / "small.db"
     command = ["study", "run", str(tmp_path / "small.toml"), "-o", str(path), "--device", "cpu"]
-    driver = in_background(main, [*command, *(["--workers", str(workers)] if workers else [])], output=tmp_path / "out")
+    if "--ray" in where:
+        pytest.importorskip("ray")
+    driver = in_background(main, [*command, *where], output=tmp_path / "out")
     until(lambda: done(path) > 0, "a cell is done")
     helpers = children(driver.pid)
     if number == signal.SIGINT:
