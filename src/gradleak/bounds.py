@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 LARGEST_SEED = 2**32 - 1
 """Of the command line and of studies; from Python, and so in update files, torch's own bound holds."""
-LARGEST_TORCH_SEED = 2**63 - 1
+LARGEST_TORCH_SEED = 2**64 - 1
 MOST_CLASSES = 100_000
 """Classes of a classifier."""
 MOST_STEPS = 1_000_000
