@@ -149,6 +149,17 @@ def test_data_that_would_never_end_are_refused(run: Run, tmp_path: Path) -> None
     assert "is no ordinary file" in refused(run, "--update", "/dev/zero")
 
 
+def test_records_may_be_named_by_a_link_and_never_go_to_standard_output(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link.db").symlink_to("true.db")
+    Path("s.toml").write_text('[[grid]]\ntarget = "tiny"\ndataset = "cola"\nattack = "tag"\nseed = -1\n')
+    run = runner(capsys)
+    assert "takes the name of a file, not -" in refused(run, "run", "s.toml", "-o", "-", command="study")
+    assert "seed" in refused(run, "run", "s.toml", "-o", "link.db", command="study"), "the link is no obstacle"
+
+
 def test_columns_of_one_name_are_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("text,label,text\na,1,b\n")
     assert "has the column 'text' more than once" in refused(run, "--dataset", tmp_path / "d.csv")

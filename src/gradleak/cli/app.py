@@ -92,7 +92,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         prepare_streams()
         code = app(args=given, prog_name="gradleak", standalone_mode=False, obj=announced)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         if debug:
             print(visible(traceback.format_exc(), lines=True), file=sys.stderr, end="")
         return _explain(error)
@@ -109,7 +111,7 @@ def _options(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: BaseException) -> int:
     """Print one line on what went wrong, and return the exit code."""
     if isinstance(error, typer.Abort):
         raise KeyboardInterrupt from None
@@ -135,7 +137,7 @@ def _explain(error: Exception) -> int:
     return FAILED
 
 
-def _is_lack_of_memory(error: Exception) -> bool:
+def _is_lack_of_memory(error: BaseException) -> bool:
     words = str(error)
     return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words
 
