@@ -88,9 +88,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     debug = DEBUG in _options(given)
     if debug:
         given.remove(DEBUG)
-    announced = arguments is None and not {*QUIET} & {*given}
     try:
         prepare_streams()
+        # For people who watch: programs that read both streams need no such line.
+        announced = arguments is None and sys.stderr.isatty() and not {*QUIET} & {*given}
         code = app(args=given, prog_name="gradleak", standalone_mode=False, obj=announced)
     except (KeyboardInterrupt, SystemExit):
         raise

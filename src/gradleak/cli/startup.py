@@ -12,7 +12,7 @@ import threading
 
 from gradleak.errors import GradleakError
 
-SILENCE = 0.7
+SILENCE = 0.5
 """Seconds without output after which a line says that the command is at work."""
 
 
