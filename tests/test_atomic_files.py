@@ -8,20 +8,84 @@ from pathlib import Path
 import pytest
 
 from gradleak.errors import GradleakError
-from gradleak.files import write_atomically
+from gradleak.files import read_bytes, write_atomically
 
 
-def test_a_file_is_replaced_by_an_ordinary_one(tmp_path: Path) -> None:
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o664])
+def test_a_file_is_replaced_and_keeps_its_mode(tmp_path: Path, before: int) -> None:
     path = tmp_path / "result.json"
     path.write_text("old", encoding="utf-8")
+    path.chmod(before)
     with write_atomically(path) as temporary:
         temporary.write_text("new", encoding="utf-8")
         assert path.read_text(encoding="utf-8") == "old"
     assert path.read_text(encoding="utf-8") == "new"
+    assert mode(path) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_new_file_is_its_owners_alone_unless_it_holds_no_text(tmp_path: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
-    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
-    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+    for private, wanted in ((True, 0o600), (False, 0o666 & ~mask)):
+        path = tmp_path / f"{private}"
+        with write_atomically(path, private=private) as temporary:
+            assert mode(temporary) == 0o600, "nobody reads what is being written"
+            temporary.touch()
+        assert mode(path) == wanted
+
+
+def test_a_link_is_neither_followed_nor_replaced(tmp_path: Path) -> None:
+    precious, link = tmp_path / "precious", tmp_path / "link.json"
+    precious.write_text("precious")
+    link.symlink_to(precious)
+    with pytest.raises(GradleakError, match=r"link\.json is a link, which is not replaced"), write_atomically(link):
+        pass
+    assert link.is_symlink()
+    assert precious.read_text() == "precious"
+
+
+def test_a_read_only_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    path.chmod(0o444)
+    with pytest.raises(GradleakError, match=r"result\.json is read-only: make it writable"), write_atomically(path):
+        pass
+    assert (path.read_text(), mode(path)) == ("old", 0o444)
+
+
+def test_a_dash_is_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with write_atomically(Path("-")) as temporary:
+        temporary.write_text("naïve\n", encoding="utf-8")
+        assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "naïve\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "missing", "large"])
+def test_only_an_ordinary_file_within_bounds_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "large":
+        path.write_bytes(bytes(101))
+    messages = {
+        "pipe": "pipe is no ordinary file; save its content as one first",
+        "folder": "folder cannot be read: Is a directory",
+        "missing": "missing cannot be read: No such file or directory",
+        "large": "large is larger than 0 MiB, the most that is read; split it",
+    }
+    with pytest.raises(GradleakError, match=messages[kind]):
+        read_bytes(path, 100)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -36,7 +36,7 @@ def load_plugins(folder: str | None = None) -> None:
         remedy = "repair or uninstall that distribution"
         try:
             entry.load()
-        except Exception as error:  # a plugin may raise anything
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
             raise GradleakError(f"{owner} has the plugin '{entry.value}', which {_reason(error)}; {remedy}") from error
     names = [name for part in os.environ.get(VARIABLE, "").split(",") if (name := part.strip())]
     if names:
@@ -44,7 +44,7 @@ def load_plugins(folder: str | None = None) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # a plugin may raise anything
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
             raise GradleakError(f"{VARIABLE} names '{name}', which {_reason(error)}") from error
 
 
@@ -60,6 +60,6 @@ def _add_to_path(folder: str) -> None:
         importlib.invalidate_caches()
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception | SystemExit) -> str:
     kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
     return f"cannot be imported: {kind}{error}"

@@ -14,7 +14,9 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gradleak.bounds import LARGEST_NUMBER, LARGEST_WHOLE
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.printable import quoted
 
 _KEY = "gradleak.setting"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -113,6 +115,9 @@ class Setting:
             raise unknown_name(self.name, str(value), self.choices)
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
+        limit = LARGEST_NUMBER if self.kind is float else LARGEST_WHOLE
+        if not abs(value) <= limit and isfinite(value):
+            raise GradleakError(f"{self.name} must be at most {limit if self.most is None else self.most:g}")
         if self.least is not None and value < self.least:
             raise GradleakError(f"{self.name} must be at least {self.least:g}, not {value:g}")
         if self.above is not None and not value > self.above:
@@ -130,7 +135,7 @@ class Setting:
 
     def _refused(self, text: str) -> GradleakError:
         kind = "a number or none" if self.optional else _KINDS[self.kind]
-        return GradleakError(f"setting {self.name} takes {kind}, not '{text}'")
+        return GradleakError(f"setting {self.name} takes {kind}, not '{quoted(text)}'")
 
 
 def _boolean(text: str) -> bool:
@@ -185,7 +190,7 @@ def parse_settings_text(kind: type, text: str, option: str, form: str) -> dict[s
         try:
             values[key] = declared[key].parse(value)
         except GradleakError:
-            raise GradleakError(f"{option} {key} takes {_KINDS[declared[key].kind]}, not '{value}'") from None
+            raise GradleakError(f"{option} {key} takes {_KINDS[declared[key].kind]}, not '{quoted(value)}'") from None
     return values
 
 

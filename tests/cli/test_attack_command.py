@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
 from typing import Any
 
 import pytest
@@ -279,19 +281,22 @@ def test_many_batches_are_attacked_in_groups(run: Run, tmp_path: Path, monkeypat
     assert [batch["reference"] for batch in record["batches"]] == [[text] for text in texts]
 
 
-def test_interrupted_run_keeps_what_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "code", "word"), [(SIGINT, 130, "interrupted"), (SIGTERM, 143, "terminated")])
+def test_interrupted_run_keeps_what_finished(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Signals, code: int, word: str
+) -> None:
     monkeypatch.setitem(MAX_GROUP, "cpu", 1)
     many, calls = Tag.many, iter([False, True])
 
     def stopped(self: Tag, *arguments: Any, **options: Any) -> Any:
         found = many(self, *arguments, **options)
         if next(calls):
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
         return found
 
     monkeypatch.setattr(Tag, "many", stopped)
     answer = run("attack", "a cat", "a dog", "--json", tmp_path / "r.json")
-    assert (answer.code, answer.err) == (130, "gradleak: interrupted\n")
+    assert (answer.code, answer.err) == (code, f"gradleak: {word}\n")
     assert "interrupted: 1 of 2 batches finished" in answer.out
     assert "step    3 of 3" in answer.out
     record = read(tmp_path / "r.json")

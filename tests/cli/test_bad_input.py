@@ -311,7 +311,7 @@ def test_a_command_without_its_second_word_shows_what_there_is(capsys: pytest.Ca
 
 
 def test_another_process_answers_in_one_line_too() -> None:
-    command = [sys.executable, "-m", "gradleak", "attack", "cat " * 300]  # the tokenizer warns of it, too
+    command = [sys.executable, "-m", "gradleak", "attack", "-q", "cat " * 300]  # the tokenizer warns of it, too
     answer = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith("gradleak: text 1 has 302 tokens; tiny takes at most 256 ('cat cat")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradleak.cli.output import live
 from gradleak.cli.output.highlight import ELSEWHERE, RIGHT, matched_tokens, pieces
-from gradleak.cli.output.live import LiveWatch, PlainWatch, clock, progress_line, time_left
+from gradleak.cli.output.live import LiveWatch, PlainWatch, RunShare, clock, progress_line, time_left
 from gradleak.cli.output.screen import Screen
 from gradleak.exchange import Progress
 from gradleak.targets import Target
@@ -55,8 +55,9 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
         for step in range(1, 101):  # ten seconds
             now = step / 10
             listener(Progress(step, 100, 0.5, ("a cat", "a dog"), now))
-    assert len(lines) == 5
-    assert lines[0] == "step 20/100  loss 0.5  0:08 left  a cat | a dog"
+    assert len(lines) == 6
+    assert lines[0] == "tag …", "something is said at once"
+    assert lines[1] == "step 20/100  loss 0.5  0:08 left  a cat | a dog"
     assert watch.last is not None
     assert watch.last.step == 100
 
@@ -71,6 +72,15 @@ def test_a_terminal_gets_a_panel_that_goes_away(bert: Target) -> None:
     for part in ("tag, batch 1 of 1", "step 1/4", "loss 0.5", "0:06 left", "sat"):
         assert part in drawn
     assert drawn.rstrip().endswith("\x1b[2K")  # erased
+
+
+def test_the_time_left_is_that_of_the_run() -> None:
+    halfway = Progress(5, 10, 0.5, (), seconds=10.0)
+    assert RunShare().seconds_left(halfway) == 10.0
+    last = RunShare(done=8, size=2, count=10, seconds=80.0)
+    assert last.seconds_left(halfway) == 10.0
+    assert RunShare(done=0, size=2, count=10).seconds_left(halfway) == 10.0 + 20.0 / 2 * 8
+    assert RunShare(done=4, size=2, count=10, seconds=100.0).seconds_left(halfway) == 10.0 + 120.0 / 6 * 4
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (3_725, "1:02:05"), (float("inf"), "?")])

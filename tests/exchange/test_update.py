@@ -44,7 +44,7 @@ origins = st.none() | st.builds(
     Origin,
     name=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
     task=st.sampled_from(["classification", "causal-lm"]),
-    num_labels=st.integers(1, 10**6),
+    num_labels=st.integers(1, 10**5),
     seed=st.integers(0, 2**63),
     fingerprint=st.text("0123456789abcdef", min_size=64, max_size=64),
 )

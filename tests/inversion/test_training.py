@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from small_inverters import QUICK, language_model, pseudo
 
 from conftest import small_target
@@ -23,7 +26,7 @@ from gradleak.inversion import (
     choose_rate,
     train_inverter,
 )
-from gradleak.inversion.checkpoint import CHECKPOINT
+from gradleak.inversion.checkpoint import CHECKPOINT, TrainingState
 from gradleak.inversion.joint_training import countable
 from gradleak.inversion.sentence_order import best_orders, matched_loss, take_order
 from gradleak.inverters.network import Inverter
@@ -196,6 +199,44 @@ def test_a_damaged_inverter_is_refused_with_one_line(tmp_path: Path, content: by
     with pytest.raises(GradleakError, match="cannot be read") as caught:
         load_inverter(tmp_path, language_model())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden": [10**9]},
+        {"hidden": [77]},
+        {"hidden": "wide"},
+        {"tokens": "many"},
+        {"origin": 3},
+        {"parameters": ["\x1b[31m"]},
+        {"share": "all"},
+        {"reduction": "magic"},
+    ],
+    ids=repr,
+)
+def test_a_card_that_makes_no_sense_is_refused_with_one_line(tmp_path: Path, changes: dict[str, object]) -> None:
+    target = language_model()
+    recipe = replace(QUICK, direct=False, chunk=32, probe=64)
+    inverter = InverterTrainer.fresh(target, recipe, pseudo(target), 1).inverter
+    save_inverter(inverter, tmp_path)
+    with safe_open(str(tmp_path / FILE), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        metadata = file.metadata()
+    card = json.loads(metadata["card"]) | changes
+    save_file(tensors, tmp_path / FILE, metadata=metadata | {"card": json.dumps(card)})
+    with pytest.raises(GradleakError, match=r"is damaged|cannot be read|speaks of a layer|unknown reduction"):
+        load_inverter(tmp_path, target)
+
+
+@pytest.mark.parametrize("key", ["card", "training", "chunks", "steps", "accuracies"])
+@pytest.mark.parametrize("value", ["", "{", "[]", "9" * 5_000, "null"])
+def test_a_checkpoint_that_makes_no_sense_is_refused_with_one_line(tmp_path: Path, key: str, value: str) -> None:
+    target = language_model()
+    metadata = {"card": "{}", "training": "{}", "chunks": "1", "steps": "1", "accuracies": "[]"} | {key: value}
+    save_file({"w": torch.zeros(1)}, tmp_path / CHECKPOINT, metadata=metadata)
+    with pytest.raises(GradleakError, match=r"checkpoint\.safetensors is damaged"):
+        TrainingState.load(tmp_path, target, QUICK, pseudo(target), 1)
 
 
 # --- batches of several ----------------------------------------------------------------------------------------------

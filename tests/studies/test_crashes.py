@@ -70,23 +70,41 @@ def test_twenty_crashes_end_with_the_records_of_an_uninterrupted_run(tmp_path: P
     assert done(path) == len(study.cells()) == 96
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_ctrl_c_ends_at_once_and_the_next_run_continues(
-    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        [],
+        pytest.param(["--workers", "2"], marks=pytest.mark.slow),
+        pytest.param(["--ray", "local"], marks=pytest.mark.slow),
+    ],
+    ids=lambda where: " ".join(where) or "here",
+)
+def test_an_interrupt_ends_at_once_and_the_next_run_continues(
+    tmp_path: Path, where: list[str], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_study(tmp_path, 8, attack=[SLOW], seed=[0, 1])  # 8 cells
     path = tmp_path / "small.db"
     command = ["study", "run", str(tmp_path / "small.toml"), "-o", str(path), "--device", "cpu"]
-    driver = in_background(main, [*command, *(["--workers", str(workers)] if workers else [])], output=tmp_path / "out")
+    if "--ray" in where:
+        pytest.importorskip("ray")
+    driver = in_background(main, [*command, *where], output=tmp_path / "out")
     until(lambda: done(path) > 0, "a cell is done")
-    os.killpg(driver.pid, signal.SIGINT)  # the terminal sends it to the whole group
+    helpers = children(driver.pid)
+    if number == signal.SIGINT:
+        os.killpg(driver.pid, number)  # the terminal sends it to the whole group
+    else:
+        os.kill(driver.pid, number)
     driver.join(30)
-    assert driver.exitcode == 130
+    assert driver.exitcode == 128 + number
+    until(lambda: not any(map(alive, helpers)), "no worker is left behind")
+    assert not path.with_name("small.db.lock").exists()
+    assert not path.with_name("small.db-wal").exists()
     output = (tmp_path / "out").read_text()
     finished = done(path)
     assert 0 < finished < 8
     assert f"interrupted: {finished} of 8 cells are done; run it again to continue" in output
-    assert "gradleak: interrupted" in output
+    assert f"gradleak: {'interrupted' if number == signal.SIGINT else 'terminated'}" in output
     assert "Traceback" not in output
     monkeypatch.setattr(odd_attacks.time, "sleep", lambda seconds: None)  # the first run was slow enough to be stopped
     assert main([*command, "--quiet"]) == 0

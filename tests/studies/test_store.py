@@ -156,5 +156,5 @@ def test_a_run_that_died_while_making_the_file_is_no_obstacle(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(GradleakError, match="unable to open database file"):
+    with pytest.raises(GradleakError, match=r"my\.db cannot be written: No such file or directory"):
         Store(tmp_path / "none" / "my.db")

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 import typer
 
-from gradleak.cli import app as command_line
+import gradleak.cli.app as command_line
+from gradleak.cli import main as command_line_main
 from gradleak.cli.commands.study_show import fitting_columns, show
 from gradleak.errors import GradleakError
-from gradleak.studies.records.store import BATCHES, TABLES
+from gradleak.studies.records.soundness import BATCHES, TABLES
 from gradleak.studies.report.conditions import CLIENT_CONDITIONS, CONDITIONS, in_words
 from gradleak.studies.report.intervals import bootstrap
 from gradleak.studies.report.summary import summarise
@@ -411,9 +412,11 @@ def test_quiet_prints_the_table_alone(study: Path, capsys: pytest.CaptureFixture
 def test_narrow_terminal_leaves_out_what_is_missed_least() -> None:
     titles = ["attack", "n", "R-1", "exact %", "seconds", "accuracy"]
     cells = [["tag", "8", "59.0 (49–68)", "0.0", "1.50", "75.0 %"]]
-    assert fitting_columns(titles, cells, 80) == [0, 1, 2, 3, 4, 5]
-    assert fitting_columns(titles, cells, 50) == [0, 1, 2, 3, 4]
-    assert fitting_columns(titles, cells, 10) == [0, 1, 2]
+    assert fitting_columns(titles, cells, 80, texts=1) == [0, 1, 2, 3, 4, 5]
+    assert fitting_columns(titles, cells, 50, texts=1) == [0, 1, 2, 3, 4]
+    assert fitting_columns(titles, cells, 28, texts=1) == [0, 1, 2]
+    assert fitting_columns(titles, cells, 24, texts=1) == [0, 2], "the score goes last"
+    assert fitting_columns(titles, cells, 10, texts=1) == [0], "a label never goes"
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -425,7 +428,7 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Any:
     app = typer.Typer()
     app.command()(show)
     monkeypatch.setattr(command_line, "app", app)
-    return command_line.main
+    return command_line_main
 
 
 def test_bad_files_give_one_line_and_exit_code_2(main: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

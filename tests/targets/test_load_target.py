@@ -257,7 +257,7 @@ def _one_label(folder: Path) -> None:
     ("spoil", "message"),
     [
         (_no_config, "holds no model: there is no config.json"),
-        (_broken_config, "could not be loaded.*config.json"),
+        (_broken_config, r"config\.json is not valid JSON"),
         (_truncated_weights, "could not be loaded"),
         (_no_tokenizer, "tokenizer"),
         (_foreign_weights, "weights"),

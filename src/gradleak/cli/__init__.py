@@ -1,15 +1,36 @@
 """The command line: parses options, runs what they ask for, and prints the results.
 
-app        the application: commands, one-line errors, exit codes
-commands   one module for each command
-options    options, groups of options, and their parsers
-planning   from options to an attack plan
-output     screen, progress displays and JSON files
-codes      exit codes
+app         the application: commands, one-line errors, exit codes
+commands    one module for each command
+options     options, groups of options, and their parsers
+planning    from options to an attack plan
+output      screen, progress displays and JSON files
+interrupts  SIGTERM, handled as Ctrl-C is
+startup     standard streams, and a first line if nothing else is printed soon
+codes       exit codes
 
 No module here imports torch when it is imported: `--help` must be fast.
 """
 
-from gradleak.cli.app import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from gradleak.cli.interrupts import interrupt_code, interrupt_words, terminable
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    # The application is imported here, where an interrupt of the import is already handled.
+    with terminable():
+        try:
+            from gradleak.cli.app import run
+
+            return run(arguments)
+        except KeyboardInterrupt:
+            print(f"gradleak: {interrupt_words()}", file=sys.stderr)
+            return interrupt_code()
+
 
 __all__ = ["main"]

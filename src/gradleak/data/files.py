@@ -6,6 +6,7 @@ import codecs
 import csv
 import io
 import json
+import os.path
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -14,6 +15,7 @@ from gradleak.data.columns import find_columns
 from gradleak.data.dataset import Dataset
 from gradleak.data.labels import label_as_text, number_labels
 from gradleak.errors import GradleakError
+from gradleak.files import read_bytes
 
 Row: TypeAlias = tuple[int, Mapping[str, object]]  # line number, values by column
 
@@ -85,12 +87,9 @@ def _value(row: Mapping[str, object], column: str, place: str) -> object:
 
 
 def _read(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise GradleakError(f"{path} does not exist") from None
-    except OSError as error:
-        raise GradleakError(f"{path} cannot be read: {error.strerror}") from None
+    if not os.path.lexists(path):
+        raise GradleakError(f"{path} does not exist")
+    data = read_bytes(path)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     try:
         content = data[len(mark) :].decode("utf-8")
@@ -110,6 +109,9 @@ def _lines(content: str) -> list[str]:
 def _table(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Row]:
     _, first = next(records, (0, []))
     header = [column.strip() for column in first]
+    double = next((column for column in header if header.count(column) > 1), None)
+    if double is not None:
+        raise GradleakError(f"{path} has the column '{double}' more than once; give each column a name of its own")
     for line, cells in records:
         if len(cells) != len(header):
             raise GradleakError(f"line {line} of {path} has {len(cells)} columns where the header has {len(header)}")

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.exchange.protocol import FedAvg
 from gradleak.exchange.update import Kind, Update
+from gradleak.files import refused_as
 from gradleak.targets import Target
 
 SIGNIFICAND_BITS = 24  # of a float32
@@ -43,7 +44,7 @@ class Appearance:
 
 def stated_kind(path: str | Path) -> Kind | None:
     """Return the kind in the metadata of an update's file; None for a file of other software."""
-    with safe_open(str(path), framework="pt") as file:
+    with refused_as(f"{path} is corrupt or truncated", SafetensorError), safe_open(str(path), framework="pt") as file:
         kind = (file.metadata() or {}).get("kind")
     return kind if kind in ("gradient", "difference") else None
 

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass
 from math import ceil, isfinite
 from typing import Any, Literal
 
+from gradleak.bounds import MOST_STEPS, SMALLEST_RATE
 from gradleak.errors import GradleakError
 from gradleak.settings import check_settings, setting, settings_of, settings_texts
 
@@ -36,10 +37,10 @@ class FedAvg:
     (the Trainer leaves out biases and LayerNorms).
     """
 
-    steps: int | None = setting(None, "steps of the optimiser; or give epochs", least=1)
+    steps: int | None = setting(None, "steps of the optimiser; or give epochs", least=1, most=MOST_STEPS)
     lr: float = setting(MISSING, "learning rate", above=0)
     batch: int | None = setting(None, "texts in a mini-batch; none for all of them", unit="texts", least=1)
-    epochs: int | None = setting(None, "passes over the client's texts, in place of steps", least=1)
+    epochs: int | None = setting(None, "passes over the client's texts, in place of steps", least=1, most=MOST_STEPS)
     optimizer: Literal["sgd", "adam", "adamw"] = setting("sgd", "optimiser, of torch.optim")
     momentum: float = setting(0.0, "momentum of sgd", least=0, most=1)
     weight_decay: float = setting(0.0, "weight decay; decoupled in adamw, L2 in the others", least=0)
@@ -70,6 +71,8 @@ class FedAvg:
         strange = next((n for n, v in values.items() if isinstance(v, float) and not isfinite(v)), None)
         if strange is not None:
             raise GradleakError(f"{strange} takes a number, not {values[strange]}")
+        if self.lr < SMALLEST_RATE:
+            raise GradleakError(f"lr must be at least {SMALLEST_RATE:g}, not {self.lr:g}")
         for name in ("momentum", "beta1", "beta2"):
             if values[name] == 1:
                 raise GradleakError(f"{name} must be below 1")

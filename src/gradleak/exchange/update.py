@@ -13,14 +13,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gradleak.bounds import (
+    LARGEST_ENTRY,
+    LARGEST_TORCH_SEED,
+    LONGEST_NAME,
+    MOST_CLASSES,
+    MOST_CLIENTS,
+    MOST_STEPS,
+    whole_number,
+)
 from gradleak.errors import GradleakError
 from gradleak.exchange.protocol import FedAvg, Precision, Protocol, WireFormat
+from gradleak.files import check_ordinary, refused_as, write_atomically
+from gradleak.printable import quoted
 from gradleak.settings import settings_of
 from gradleak.targets import Lora, Target
 from gradleak.targets.adapters.adapter import is_adapter_name
 
 FORMAT = "gradleak-update"
 Kind = Literal["gradient", "difference"]
+NUMBER_FORMATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Of an update's tensors."""
 _TRANSPORT = ("precision", "send", "clients")
 
 
@@ -75,11 +88,14 @@ class Origin:
     def from_metadata(cls, metadata: Mapping[str, str]) -> Origin:
         """Read what `metadata` wrote; raise a KeyError or ValueError if that makes no sense."""
         lora = metadata.get("lora")
+        long = next((key for key, text in metadata.items() if len(text) > LONGEST_NAME), None)
+        if long is not None:
+            raise ValueError(f"target.{long} has {len(metadata[long])} characters")
         return cls(
             name=metadata["name"],
             task=metadata["task"],
-            num_labels=int(metadata["num_labels"]),
-            seed=int(metadata["seed"]),
+            num_labels=whole_number(metadata["num_labels"], 0, MOST_CLASSES),
+            seed=whole_number(metadata["seed"], 0, LARGEST_TORCH_SEED),
             fingerprint=metadata["fingerprint"],
             trained_head={"True": True, "False": False}.get(metadata.get("trained_head", "")),
             lora=None if lora is None else Lora.parse(lora),
@@ -144,11 +160,17 @@ class Update:
         """
         if self.kind == "gradient":
             return dict(self.tensors) if self.clients == 1 else {n: t / self.clients for n, t in self.tensors.items()}
-        training = self.training
-        if training is None:
+        if self.training is None:
             raise GradleakError("a weight difference needs the learning rate and the number of local steps")
-        factor = -1.0 / (training.lr * (training.steps or training.epochs or 1) * self.clients)
-        return {name: tensor * factor for name, tensor in self.tensors.items()}
+        return {name: tensor * self._factor for name, tensor in self.tensors.items()}
+
+    @property
+    def _factor(self) -> float:
+        """The factor between the tensors and the gradient."""
+        training = self.training
+        if self.kind == "gradient" or training is None:
+            return 1.0 / self.clients
+        return -1.0 / (training.lr * (training.steps or training.epochs or 1) * self.clients)
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Update:
         """Return a copy with other tensors."""
@@ -171,22 +193,31 @@ class Update:
             expected, found = tuple(parameters[name].shape), tuple(tensor.shape)
             if expected != found:
                 raise GradleakError(f"the update's tensor '{name}' has shape {found}; {target.name} expects {expected}")
-            if not torch.isfinite(tensor).all():
-                raise GradleakError(f"the update's tensor '{name}' holds NaN or Inf")
+            self._check_numbers(name, tensor)
         if self.origin is not None:
             self.origin.check(target)
 
-    def save(self, path: str | Path) -> None:
-        """Write the update as safetensors."""
+    def _check_numbers(self, name: str, tensor: Tensor) -> None:
+        """Raise a GradleakError unless a tensor's entries are numbers of a client's training."""
+        if tensor.dtype not in NUMBER_FORMATS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise GradleakError(f"the update's tensor '{name}' holds {kind}; gradients are floats of 16 to 64 bits")
+        if not torch.isfinite(tensor).all():
+            raise GradleakError(f"the update's tensor '{name}' holds NaN or Inf")
+        if tensor.numel() and float(tensor.abs().max()) * abs(self._factor) > LARGEST_ENTRY:
+            raise GradleakError(f"the update's tensor '{name}' stands for gradients above {LARGEST_ENTRY:g}")
+
+    def save(self, path: str | Path) -> int:
+        """Write the update as safetensors, which only their owner may read, and return the size in bytes."""
         metadata = {"format": FORMAT, "schema": "1", "kind": self.kind} | self._protocol_metadata()
         if self.origin is not None:
             metadata |= {f"target.{key}": value for key, value in self.origin.metadata.items()}
-        if Path(path).exists() and not Path(path).is_file():  # writing would replace a device file
-            raise GradleakError(f"{path} is no ordinary file; give the name of one")
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
         try:
-            save_file(tensors, str(path), metadata=metadata)
-        except (OSError, SafetensorError) as error:
+            with write_atomically(Path(path)) as temporary:
+                save_file(tensors, str(temporary), metadata=metadata)
+                return temporary.stat().st_size
+        except SafetensorError as error:
             raise GradleakError(f"{path} cannot be written: {error}") from None
 
     def _protocol_metadata(self) -> dict[str, str]:
@@ -227,13 +258,14 @@ def _hint(name: str, target: Target) -> str:
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file."""
+    check_ordinary(Path(path))
     _refuse_pickle(Path(path))
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError, ValueError) as error:
-        raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
+    with (
+        refused_as(f"{path} is corrupt or truncated", SafetensorError),
+        safe_open(str(path), framework="pt") as file,
+    ):
+        metadata = file.metadata() or {}
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a mapping
 
 
 def _refuse_pickle(path: Path) -> None:
@@ -260,18 +292,18 @@ def _from_metadata(metadata: Mapping[str, str], path: str | Path) -> dict[str, A
             target = {key.removeprefix(prefix): text for key, text in metadata.items() if key.startswith(prefix)}
             fields["origin"] = Origin.from_metadata(target)
     except (KeyError, ValueError) as error:
-        raise GradleakError(f"{path} has metadata that make no sense: {error}") from None
+        raise GradleakError(f"{path} has metadata that make no sense: {quoted(str(error))}") from None
     return fields
 
 
 def _training(metadata: Mapping[str, str]) -> dict[str, Any]:
-    rate, steps = float(metadata["learning_rate"]), metadata.get("steps")
     declared, prefix = settings_of(FedAvg), "training."
     stated = {key.removeprefix(prefix): text for key, text in metadata.items() if key.startswith(prefix)}
-    if not stated:
-        return {"learning_rate": rate, "steps": int(metadata["steps"])}
     others = {name: declared[name].parse(text) for name, text in stated.items()}
-    return {"training": FedAvg(lr=rate, steps=None if steps is None else int(steps), **others)}
+    others["lr"] = declared["lr"].parse(metadata["learning_rate"])
+    if "steps" in metadata:
+        others["steps"] = whole_number(metadata["steps"], 1, MOST_STEPS)
+    return {"training": FedAvg(**others)}
 
 
 def _transport(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -280,7 +312,5 @@ def _transport(metadata: Mapping[str, str]) -> dict[str, Any]:
         if fields.get(name, allowed[0]) not in allowed:
             raise ValueError(fields[name])
     if "clients" in fields:
-        fields["clients"] = int(fields["clients"])
-        if fields["clients"] < 1:
-            raise ValueError(fields["clients"])
+        fields["clients"] = whole_number(fields["clients"], 1, MOST_CLIENTS)
     return fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.files import refused_as
 from gradleak.inversion.recipe import Recipe
 from gradleak.inversion.streams import Stream
 from gradleak.inversion.trainer import InverterTrainer
@@ -79,6 +81,18 @@ class TrainingState:
         if not (folder / CHECKPOINT).is_file():
             return None
         metadata, tensors = _read_checkpoint(folder)
+        with refused_as(f"{folder / CHECKPOINT} is damaged"):
+            return cls._resumed(metadata, tensors, folder, (target, recipe, stream, steps))
+
+    @classmethod
+    def _resumed(
+        cls,
+        metadata: Mapping[str, str],
+        tensors: Mapping[str, Tensor],
+        folder: Path,
+        training: tuple[Target, Recipe, Stream, int],
+    ) -> TrainingState:
+        target, recipe, stream, steps = training
         card = Card.from_json(metadata["card"])
         if card.origin.fingerprint != target.fingerprint or metadata["training"] != _described(recipe, stream):
             raise GradleakError(f"{folder} holds an inverter of another training; choose another folder")
@@ -98,17 +112,18 @@ def checkpoint_rate(folder: str | Path) -> float | None:
     """Return the learning rate of the unfinished training in a folder; None if there is none."""
     if not (Path(folder) / CHECKPOINT).is_file():
         return None
-    return float(json.loads(_read_checkpoint(Path(folder))[0]["training"])["lr"])
+    with refused_as(f"{Path(folder) / CHECKPOINT} is damaged"):
+        return float(json.loads(_read_checkpoint(Path(folder))[0]["training"])["lr"])
 
 
 def _read_checkpoint(folder: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     path = folder / CHECKPOINT
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError, ValueError) as error:
-        raise GradleakError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    with (
+        refused_as(f"{path} cannot be read", SafetensorError),
+        safe_open(str(path), framework="pt") as file,
+    ):
+        metadata: dict[str, str] = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     if not {"card", "training", "chunks", "steps", "accuracies"} <= metadata.keys():
         raise GradleakError(f"{path} cannot be read: it is no checkpoint of an inverter")
     return metadata, tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradleak.errors import GradleakError
+from gradleak.files import write_atomically
 from gradleak.inversion.recipe import Recipe
 from gradleak.inverters.card import Card
 from gradleak.inverters.storage import FILE
@@ -41,7 +41,5 @@ no other model. Made to measure how much federated training leaks; do not use it
 | --- | --- |
 {table}
 """
-    try:
-        (folder / "CARD.md").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise GradleakError(f"{folder / 'CARD.md'} cannot be written: {error.strerror}") from None
+    with write_atomically(folder / "CARD.md", private=False) as temporary:
+        temporary.write_text(text, encoding="utf-8")

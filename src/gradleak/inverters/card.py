@@ -8,7 +8,11 @@ from typing import Any
 
 from gradleak.exchange import Origin
 from gradleak.inverters.settings import InverterSettings
+from gradleak.settings import settings_of
 from gradleak.targets import Lora
+
+MOST_UNITS = 2**20
+"""Of a hidden layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +43,17 @@ class Card(InverterSettings):
 
     @classmethod
     def from_json(cls, text: str) -> Card:
-        """Read a card from the text in an inverter's file."""
+        """Read a card from the text in an inverter's file.
+
+        Raises:
+            ValueError: if it makes no sense; other exceptions of Python where the JSON is of another kind.
+        """
         values: dict[str, Any] = json.loads(text)
+        declared = {name: one for name, one in settings_of(InverterSettings).items() if name != "hidden"}
+        wrong = [name for name, one in declared.items() if not one.fits(values[name])]
+        wrong += [] if all(type(width) is int and 0 < width <= MOST_UNITS for width in values["hidden"]) else ["hidden"]
+        if wrong:
+            raise ValueError(f"{wrong[0]} of the card is {values[wrong[0]]!r}")
         origin = values["origin"]
         lora = None if origin.get("lora") is None else Lora(**origin["lora"])
         values["origin"] = Origin(**origin | {"lora": lora})

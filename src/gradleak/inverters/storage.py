@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gradleak.errors import GradleakError
-from gradleak.files import write_atomically
+from gradleak.files import check_ordinary, refused_as, write_atomically
 from gradleak.inverters.card import Card
 from gradleak.inverters.network import Inverter, build_reduction
 from gradleak.targets import Target
@@ -44,17 +44,19 @@ def load_inverter(folder: str | Path, target: Target) -> Inverter:
             f"the inverter in {folder} was trained for other weights ({card.origin.name}, "
             f"{card.origin.fingerprint[:12]}) than those of {target.name} ({target.fingerprint[:12]})"
         )
-    try:
+    with refused_as(f"{folder / FILE} is damaged", SafetensorError):
         with safe_open(str(folder / FILE), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         inverter = rebuild_inverter(card, target, tensors)
-    except (SafetensorError, OSError, KeyError, RuntimeError) as error:
-        raise GradleakError(f"{folder / FILE} is damaged: {' '.join(str(error).split())[:200]}") from None
     return inverter.to(target.device).requires_grad_(False).eval()
 
 
 def rebuild_inverter(card: Card, target: Target, tensors: Mapping[str, Tensor]) -> Inverter:
     """Return the inverter of a card with the weights and rows that a file holds, in single precision."""
+    widths = {size for name, tensor in tensors.items() if name.startswith("weight.") for size in tensor.shape}
+    missing = {*card.hidden} - widths
+    if missing:  # before a network of that size is built
+        raise GradleakError(f"the card speaks of a layer of {missing.pop():,} units, which is not in the file")
     with torch.random.fork_rng(devices=[]):  # building a network draws weights; the global random state stays
         inverter = Inverter(card, build_reduction(card, target, tensors), target)
     weights = {name.removeprefix("weight."): t.float() for name, t in tensors.items() if name.startswith("weight.")}
@@ -69,14 +71,13 @@ def read_card(folder: Path) -> Card:
         GradleakError: if the file cannot be read or is no inverter.
     """
     path = folder / FILE
-    try:
+    check_ordinary(path)
+    with refused_as(f"{path} cannot be read", SafetensorError):
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError("it is no inverter")
         return Card.from_json(metadata["card"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise GradleakError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 
 
 def inverters_in(folder: str | Path) -> Iterator[Path]:

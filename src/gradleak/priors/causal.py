@@ -77,6 +77,9 @@ class OtherVocabulary(Prior):
         start = self.model.config.bos_token_id if start is None else start  # type: ignore[union-attr]
         encoded = [([start] if start is not None else []) + row for row in encoded]
         tokens = pad_rows(encoded, 0, ids.device, min_length=2)  # there must be a token to predict
+        size = int(self.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+        if int(tokens.ids.max()) >= size:
+            raise GradleakError(f"the prior's tokenizer and model do not fit: token {tokens.ids.max()} of {size}")
         return _mean_loss(self.model, tokens.ids, tokens.mask).view(ids.shape[:-1])
 
 

@@ -18,7 +18,9 @@ from transformers import (
 
 from gradleak.assets import asset_path
 from gradleak.assets.storage import load_compact
+from gradleak.bounds import LARGEST_TORCH_SEED, LONGEST_NAME, MOST_CLASSES
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.printable import quoted
 from gradleak.targets import families
 from gradleak.targets.adapters.folder import read_adapter, with_adapter
 from gradleak.targets.adapters.fresh import with_lora
@@ -32,7 +34,13 @@ from gradleak.targets.reading import Trust, explained, quiet, read_config, read_
 from gradleak.targets.registry import MODELS, ModelEntry
 from gradleak.targets.target import Target
 
-__all__ = ["families", "load_target", "resolve_device", "trained_classes"]  # importing families registers them
+__all__ = [
+    "families",
+    "is_here",
+    "load_target",
+    "resolve_device",
+    "trained_classes",
+]  # importing families registers them
 
 MODEL_CLASSES: dict[Task, Any] = {
     "classification": AutoModelForSequenceClassification,
@@ -78,12 +86,7 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     Raises:
         GradleakError: with one line on what is wrong and how to fix it.
     """
-    if task not in TASKS:
-        raise unknown_name("task", task, TASKS)
-    if num_labels is not None and num_labels < 2:
-        raise GradleakError(f"a classifier needs at least 2 labels, not {num_labels}")
-    if seed < 0:
-        raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
+    _check_request(name, num_labels, seed, task)
     if lora is not None and adapter is not None:
         raise GradleakError("a fresh adapter (--lora) and one from a directory (--adapter) exclude each other")
     trust = Trust(allow_pickle, trust_remote_code)
@@ -91,21 +94,37 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     if files is not None and files.classes is not None and task == "classification":
         _refuse_other_classes(files.classes, num_labels, new_head)
         num_labels, new_head = files.classes, True
-    trained = False
-    with torch.random.fork_rng(devices=[]):  # building a model draws weights; keep the caller's random state
+    # Building a model draws weights: the caller's random state is kept.
+    with explained(f"model '{quoted(name)}'", trust), torch.random.fork_rng(devices=[]):
+        trained = False
         if name == "tiny":
             model, tokenizer = _embedded(num_labels, seed, task, random_weights)
         elif random_weights or (name in MODELS and not MODELS[name].has_checkpoint):
             model, tokenizer = _random(name, num_labels, seed, task, trust)
         else:
             model, tokenizer, trained = _checkpoint(name, num_labels, seed, task, new_head, trust)
-    family = family_of(model.config.model_type)
-    target = Target(model, tokenizer, family, name=name, task=task, seed=seed, trained_head=trained)
+        family = family_of(model.config.model_type)
+        target = Target(model, tokenizer, family, name=name, task=task, seed=seed, trained_head=trained)
     if lora is not None:
         target = with_lora(target, lora)
     if files is not None:
-        target = with_adapter(target, files)
+        with explained(f"the adapter in {files.folder}"):
+            target = with_adapter(target, files)
     return target.to(resolve_device(device))
+
+
+def _check_request(name: str, num_labels: int | None, seed: int, task: str) -> None:
+    """Raise a GradleakError for arguments of `load_target` that no model can have."""
+    if len(name) > LONGEST_NAME or "\0" in name:
+        raise GradleakError(f"a model's name has at most {LONGEST_NAME:,} characters and no NUL, not '{quoted(name)}'")
+    if task not in TASKS:
+        raise unknown_name("task", quoted(task), TASKS)
+    if num_labels is not None and num_labels < 2:
+        raise GradleakError(f"a classifier needs at least 2 labels, not {num_labels}")
+    if num_labels is not None and num_labels > MOST_CLASSES:
+        raise GradleakError(f"a classifier has at most {MOST_CLASSES:,} labels, not {num_labels:,}")
+    if not 0 <= seed <= LARGEST_TORCH_SEED:
+        raise GradleakError(f"a seed is a whole number from 0 up, not {seed}")
 
 
 def _refuse_other_classes(own: int, asked: int | None, new_head: bool) -> None:
@@ -129,6 +148,14 @@ def trained_classes(name: str, *, trust_remote_code: bool = False) -> int | None
     with explained(f"model '{name}'", trust):
         config = read_config(source, trust)
     return _own_labels(config, "classification") if _has_head(config, "classification") else None
+
+
+def is_here(name: str) -> bool:
+    """Return whether a model can be loaded without asking a hub: embedded, from the seed, installed, or a path."""
+    if name in MODELS:
+        entry = MODELS[name]
+        return name == "tiny" or not entry.has_checkpoint or _installed(entry) is not None
+    return Path(name).exists()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -166,10 +193,9 @@ def _random(name: str, num_labels: int | None, seed: int, task: Task, trust: Tru
         config = AutoConfig.for_model(**architecture, pad_token_id=tokenizer.pad_token_id, num_labels=num_labels or 2)
     else:
         source = model_source(name)
-        with explained(f"model '{name}'", trust):
-            config = read_config(source, trust)
-            config.num_labels = num_labels or _own_labels(config, task)
-            tokenizer = read_tokenizer(source, trust)
+        config = read_config(source, trust)
+        config.num_labels = num_labels or _own_labels(config, task)
+        tokenizer = read_tokenizer(source, trust)
     model = _build(config, task)
     initialise(model, [n for n, _ in model.named_parameters()], seed=seed, scale=config.initializer_range)
     return model, tokenizer
@@ -180,23 +206,24 @@ def _checkpoint(
 ) -> tuple[PreTrainedModel, Any, bool]:
     """Read a checkpoint; return model, tokenizer, and whether the classifier is the checkpoint's own."""
     source = model_source(name)
-    with explained(f"model '{name}'", trust):
-        config = read_config(source, trust)
-        family_of(config.model_type).check_task(task)
-        config.num_labels = num_labels or _own_labels(config, task)
-        model, info = read_model(
-            MODEL_CLASSES[task],
-            source,
-            trust,
-            config=config,
-            attn_implementation=ATTENTION,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-        family_of(config.model_type).adapt(model)
-        tokenizer = read_tokenizer(source, trust)
+    config = read_config(source, trust)
+    family_of(config.model_type).check_task(task)
+    config.num_labels = num_labels or _own_labels(config, task)
+    model, info = read_model(
+        MODEL_CLASSES[task],
+        source,
+        trust,
+        config=config,
+        attn_implementation=ATTENTION,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    family_of(config.model_type).adapt(model)
+    tokenizer = read_tokenizer(source, trust)
     head = {f"{family_of(config.model_type).classifier(model, task)}.{part}" for part in ("weight", "bias")}
+    if not set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids):
+        raise GradleakError(f"'{name}' has no tokenizer: its vocabulary is empty")
     if not new_head:
         _refuse_resizing(name, config.num_labels, [k for k in info["mismatched_keys"] if k[0] in head], num_labels)
     fresh = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
@@ -207,8 +234,6 @@ def _checkpoint(
     if lost:
         raise GradleakError(f"the weights of '{name}' do not fit its config.json: {lost[0]} and {len(lost) - 1} others")
     initialise(model, fresh, seed=seed, scale=config.initializer_range)
-    if not set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids):
-        raise GradleakError(f"'{name}' has no tokenizer: its vocabulary is empty")
     return model, tokenizer, task == "classification" and not fresh & head
 
 
@@ -265,13 +290,19 @@ def model_source(name: str) -> str:
 
 
 def _registered_source(name: str, entry: ModelEntry) -> str:
-    spec = importlib.util.find_spec(entry.package) if entry.package else None
-    if spec is None or spec.origin is None:
+    folder = _installed(entry)
+    if folder is None:
         if entry.hub_id is None:
             raise GradleakError(f"the weights of '{name}' come in a package that is not installed: {entry.install}")
         return entry.hub_id
-    weights = Path(spec.origin).parent / entry.weights
+    weights = folder / entry.weights
     return str(converted_gguf(weights) if weights.suffix == GGUF else weights)
+
+
+def _installed(entry: ModelEntry) -> Path | None:
+    """Return the folder of the package that has a model's weights; None if it is not installed."""
+    spec = importlib.util.find_spec(entry.package) if entry.package else None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _without_special_tokens(tokenizer: Any) -> Any:  # noqa: ANN401

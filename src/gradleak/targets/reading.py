@@ -22,8 +22,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import get_tokenizer_config, tokenizer_class_from_name
 from transformers.utils import logging as hugging_face_logging
+from transformers.utils.hub import cached_file
 
 from gradleak.errors import GradleakError
+from gradleak.printable import quoted
+from gradleak.targets.folders import INDEX, check_folder, refuse_pickled_shards
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Trust:
     remote_code: bool = False
     by_flag: bool = True
 
+    @property
+    def refused_pickle(self) -> str:
+        """What is done with a pickle that is not trusted, in words."""
+        return "read only with --allow-pickle (allow_pickle=True)" if self.by_flag else "not read"
+
 
 NO_TRUST = Trust(by_flag=False)
 
@@ -53,6 +61,8 @@ class _OwnCodeError(Exception):
 
 def read_config(source: str | Path, trust: Trust = NO_TRUST, **changes: Any) -> Any:  # noqa: ANN401
     """Return the configuration of a directory or hub id, with `changes` applied."""
+    if Path(source).is_dir():
+        check_folder(Path(source))
     return AutoConfig.from_pretrained(source, trust_remote_code=trust.remote_code, **changes)
 
 
@@ -64,6 +74,8 @@ def read_tokenizer(source: str | Path, trust: Trust = NO_TRUST, **options: Any) 
     that says it is wholly described by its tokenizer.json; here the file counts.
     """
     settings = get_tokenizer_config(source)
+    if not isinstance(settings, dict):
+        raise GradleakError(f"{source} has a tokenizer_config.json that holds no JSON object")
     if settings.get("tokenizer_class") in DESCRIBED_BY_FILE and "auto_map" not in settings and not options:
         described: Any = PreTrainedTokenizerFast
         return described.from_pretrained(source)
@@ -86,10 +98,25 @@ def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options
         raise _OwnCodeError
     is_safe = trust.pickle or "gguf_file" in options or bool(list(Path(source).glob("*.safetensors")))
     if Path(source).is_dir() and not is_safe:
-        refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
+        refused = trust.refused_pickle
         raise GradleakError(f"{source} has no weights as safetensors; pickled weights can run code and are {refused}")
+    if not trust.pickle and "gguf_file" not in options:
+        _refuse_pickled_shards(source, trust)
     safely = None if trust.pickle or "gguf_file" in options else True
     return kind.from_pretrained(source, trust_remote_code=trust.remote_code, use_safetensors=safely, **options)
+
+
+def _refuse_pickled_shards(source: str | Path, trust: Trust) -> None:
+    """Raise a GradleakError if the index of a directory or hub id names pickles among its safetensors."""
+    if Path(source).is_dir():
+        check_folder(Path(source))
+        indices = sorted(Path(source).glob("*.index.json"))
+    else:
+        found = cached_file(source, INDEX, _raise_exceptions_for_missing_entries=False)
+        indices = [] if found is None else [Path(found)]
+    for index in indices:
+        if index.name.startswith("model."):
+            refuse_pickled_shards(index, trust.refused_pickle)
 
 
 def _needs_own_class(kind: Any, config: Any) -> bool:  # noqa: ANN401
@@ -101,8 +128,7 @@ def _needs_own_class(kind: Any, config: Any) -> bool:  # noqa: ANN401
 def read_pickled_tensors(path: Path, trust: Trust = NO_TRUST) -> dict[str, Tensor]:
     """Return the tensors of a pickle by name, if the user allows pickles; torch then reads tensors and nothing else."""
     if not trust.pickle:
-        refused = "read only with --allow-pickle (allow_pickle=True)" if trust.by_flag else "not read"
-        raise GradleakError(f"{path} is a pickle, which can run code: it is {refused}")
+        raise GradleakError(f"{path} is a pickle, which can run code: it is {trust.refused_pickle}")
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -125,13 +151,14 @@ def explained(what: str, trust: Trust = NO_TRUST) -> Iterator[None]:
             yield
     except GradleakError:
         raise
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the tokenizers' Rust code is no Exception
         reason = " ".join(str(error).split())
         if isinstance(error, _OwnCodeError) or ("custom code" in reason and not trust.remote_code):
             refused = "run only with --trust-remote-code (trust_remote_code=True)" if trust.by_flag else "not run"
             raise GradleakError(f"{what} comes with code of its own, which is {refused}") from None
-        short = reason if len(reason) <= 200 else reason[:200] + "…"
-        raise GradleakError(f"{what} could not be loaded: {short or type(error).__name__}") from error
+        raise GradleakError(f"{what} could not be loaded: {quoted(reason) or type(error).__name__}") from error
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +18,7 @@ from gradleak.cli.options.scenario import ClientChoice, ModelChoice, TextChoice
 from gradleak.cli.options.shared import JsonFile, Quiet, Seed
 from gradleak.cli.output.attack_report import show_batch, show_interrupt, show_summary
 from gradleak.cli.output.json_file import attack_record, write_json
-from gradleak.cli.output.live import attack_watch
+from gradleak.cli.output.live import RunShare, attack_watch
 from gradleak.cli.output.overview import PlanDescription, overview
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.planning import plan_captured, plan_simulation
@@ -60,7 +61,7 @@ def attack(
         plan, description = plan_simulation(chosen, target, private, sender, text.batch_size or 1, facts)
     first = plan.first()
     chosen.attack.check(plan.target, first.update, first.knowledge)  # before anything is printed
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     screen.overview(overview(plan, description))
     run_and_report(plan, description, screen, json_file)
 
@@ -77,11 +78,13 @@ def run_and_report(
 
     watch = attack_watch(screen, plan.target.tokenizer)
     results: list[BatchResult] = []
+    began = time.monotonic()
 
     def watch_group(group: Sequence[CapturedBatch]) -> AbstractContextManager[Listener]:
         last = len(results) + len(group)
         title = f"batch {last}" if len(group) == 1 else f"batches {len(results) + 1} to {last}"
-        return watch.group(f"{plan.attack.name}, {title} of {plan.count}", group[0].references)
+        share = RunShare(len(results), len(group), plan.count, time.monotonic() - began)
+        return watch.group(f"{plan.attack.name}, {title} of {plan.count}", group[0].references, share)
 
     interrupted = False
     try:

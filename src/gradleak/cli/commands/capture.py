@@ -16,6 +16,7 @@ from gradleak.cli.output.overview import adapter_record, protocol_words
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural, sizes
 from gradleak.errors import GradleakError
+from gradleak.files import STDOUT
 from gradleak.version import __version__
 
 if TYPE_CHECKING:
@@ -93,9 +94,8 @@ def capture(
             *([("labels", private.label_words)] if target.task == "classification" else []),
             ("defenses", ", ".join(map(str, sender.defenses)) or "none"),
         ]
-    update.save(output)
-    size = output.stat().st_size
-    Screen(quiet).facts(
+    size = update.save(output)
+    Screen(quiet, STDOUT if STDOUT in (output, json_file) else None).facts(
         [
             ("wrote", f"{output}, {size / 2**20:.1f} MiB"),
             ("holds", f"{sizes(update)} of {target.name}, no text"),

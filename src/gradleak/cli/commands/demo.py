@@ -58,7 +58,7 @@ def demo(
 ) -> None:
     """Read a private batch back from one gradient of the embedded model, in a few seconds and without network."""
     check_output(json_file)
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     with one_thread():
         if lora:
             result = perform_lora((text or list(SENTENCES))[:1], seed, screen, json_file)

@@ -58,9 +58,10 @@ def train(
     from gradleak.inversion import checkpoint_rate, choose_rate, train_inverter
 
     recipe = inverter.recipe(target, sender, seed)
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     stream, unseen = text.streams(target, recipe)
     if rate is None:
+        screen.line("choosing the learning rate by short trials …")
         recipe = replace(recipe, lr=checkpoint_rate(folder) or choose_rate(target, recipe, stream, unseen))
     _overview(screen, target, recipe, stream, unseen, folder)
     began = time.monotonic()
@@ -71,6 +72,7 @@ def train(
             )
     except KeyboardInterrupt:
         screen.line(f"interrupted: the same command goes on from the checkpoint in {folder}", "yellow")
+        write_json(json_file, {"schema": 1, "inverter": str(folder), "interrupted": True, "version": __version__})
         raise typer.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - began
     card = trained.card

@@ -36,7 +36,7 @@ def show(kind: Kind, name: Name = None, json_file: JsonFile = None, quiet: Quiet
     if name is not None and kind != "attacks":
         raise GradleakError(f"only attacks have settings to show: give gradleak list {kind} without '{name}'")
     check_output(json_file)
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     if name is not None:
         _show_attack(name, screen, json_file)
         return

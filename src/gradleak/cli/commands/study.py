@@ -18,6 +18,7 @@ from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.study_board import Board, LiveBoard
 from gradleak.cli.output.wording import plural
 from gradleak.errors import GradleakError
+from gradleak.files import STDOUT
 from gradleak.version import __version__
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def run(
     """Run a study, or what is left of it: whatever stopped it, nothing that has finished is lost or run twice."""
     if workers is not None and ray is not None:
         raise GradleakError("--workers and --ray exclude each other: give one of them")
-    check_output(output)
+    _check_records(output)
     check_output(json_file)
     parse_device(device)
     from gradleak.studies import RunOptions, load_study, run_study
@@ -108,7 +109,7 @@ def run(
     loaded = load_study(study)
     path = output or Path(f"{loaded.name}.db")
     check_overwriting([("--output", path), ("--json", json_file)], [study, *_read_by(loaded), *(target or ())])
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     _overview(screen, loaded, path, workers, ray, device)
     board = LiveBoard(screen) if screen.rich and not quiet else Board(screen)
     try:
@@ -132,6 +133,13 @@ def run(
 
 
 app.command(epilog="Example: gradleak study show quick.db --plot quick.png")(study_show.show)
+
+
+def _check_records(path: Path | None) -> None:
+    """Refuse a file of records that cannot be written; a link is followed, because records are not replaced."""
+    if path == STDOUT:
+        raise GradleakError("records are a database: --output takes the name of a file, not -")
+    check_output(None if path is None else path.resolve())
 
 
 def _read_by(study: Study) -> Iterator[str]:

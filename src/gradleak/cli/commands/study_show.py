@@ -17,6 +17,7 @@ from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.printable import visible
 
 if TYPE_CHECKING:
     from gradleak.studies.report.summary import Overview
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 TABLE, CSV, LATEX, JSON = FORMATS = ("table", "csv", "latex", "json")
 LONGEST_BOXED = 300  # rows; longer tables are printed without boxes, which would take seconds
 DROPPED_FIRST = ("accuracy", "seconds", "paper exact", "exact %", "R-L", "paper MCC")
-"""Columns that a narrow terminal leaves out, the least important first."""
+"""Columns that a narrow terminal leaves out, the least important first; after them the others from the right."""
+KEPT_LONGEST = "R-1"
+SHORTEST_LABEL = 12  # characters of a line; longer labels are broken
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE.db", help="What `gradleak study run` wrote.")]
 Format = Annotated[str, typer.Option("--format", metavar="table|csv|latex|json", help="How to print it.")]
@@ -65,7 +68,7 @@ def show(
     from gradleak.studies.report.export import as_record
     from gradleak.studies.report.summary import summarise
 
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     overview = summarise(file, by.split(",") if by else None)
     _print(screen, overview, format)
     write_json(json_file, as_record(overview))
@@ -85,7 +88,7 @@ def _print(screen: Screen, overview: Overview, format: str) -> None:
     if format == TABLE:
         _print_tables(screen, overview)
     else:
-        typer.echo({CSV: to_csv, LATEX: to_latex, JSON: to_json}[format](overview), nl=False)
+        screen.data({CSV: to_csv, LATEX: to_latex, JSON: to_json}[format](overview))
 
 
 def _print_tables(screen: Screen, overview: Overview) -> None:
@@ -100,26 +103,37 @@ def _print_tables(screen: Screen, overview: Overview) -> None:
         if screen.rich and len(table.cells) <= LONGEST_BOXED:
             _print_boxed(screen, table)
         else:
-            _print_plain(table)
+            _print_plain(screen, table)
     for line in notes(overview):
         screen.line(line)
 
 
-def _print_plain(table: TextTable) -> None:
+def _print_plain(screen: Screen, table: TextTable) -> None:
     widths = [max(map(len, column)) for column in zip(table.titles, *table.cells, strict=True)]
     line = "  ".join(f"{{:{'<' if number < table.texts else '>'}{width}}}" for number, width in enumerate(widths))
-    typer.echo("\n".join(line.format(*row).rstrip() for row in [table.titles, *table.cells]))
+    screen.data("".join(f"{line.format(*map(visible, row)).rstrip()}\n" for row in [table.titles, *table.cells]))
 
 
 def _print_boxed(screen: Screen, table: TextTable) -> None:
     from rich import box
     from rich.table import Table
 
-    shown = fitting_columns(table.titles, table.cells, screen.console.width)
+    shown = fitting_columns(table.titles, table.cells, screen.console.width, table.texts)
+    if len(shown) == table.texts:  # not even the labels fit beside each other
+        for row in table.cells:
+            screen.facts(list(zip(table.titles, row, strict=True)))
+            screen.line()
+        return
     drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for number in shown:
         text = number < table.texts
-        drawn.add_column(table.titles[number], justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        drawn.add_column(
+            table.titles[number],
+            justify="left" if text else "right",
+            no_wrap=not text,
+            overflow="fold",
+            min_width=min(SHORTEST_LABEL, max(len(row[number]) for row in table.cells)) if text else None,
+        )
     for row in table.cells:
         drawn.add_row(*(row[number] for number in shown))
     screen.console.print(drawn)
@@ -128,12 +142,17 @@ def _print_boxed(screen: Screen, table: TextTable) -> None:
         screen.line(f"no room for {', '.join(left_out)}: widen the terminal, or --format csv")
 
 
-def fitting_columns(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the numbers of the columns that fit a terminal, leaving out the least important ones first."""
-    widths = [max(map(len, column)) + 3 for column in zip(titles, *cells, strict=True)]
+def fitting_columns(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int, texts: int) -> list[int]:
+    """Return the numbers of the columns that fit a terminal, leaving out the least important numbers first.
+
+    The first `texts` columns are labels: they stay, and may be broken into lines.
+    """
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    widths = [(min(size, SHORTEST_LABEL) if number < texts else size) + 3 for number, size in enumerate(widths)]
     shown = list(range(len(titles)))
-    for title in DROPPED_FIRST:
+    others = [title for title in reversed(titles[texts:]) if title not in (*DROPPED_FIRST, KEPT_LONGEST)]
+    for title in (*DROPPED_FIRST, *others, KEPT_LONGEST):
         if sum(widths[number] for number in shown) <= width:
             break
-        shown = [number for number in shown if titles[number] != title]
+        shown = [number for number in shown if number < texts or titles[number] != title]
     return shown

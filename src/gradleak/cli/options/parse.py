@@ -10,7 +10,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradleak.bounds import LARGEST_WHOLE, whole_number
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.files import STDOUT, check_replaceable
+from gradleak.printable import quoted
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
@@ -30,9 +33,9 @@ def parse_whole_numbers(text: str | None, option: str) -> tuple[int, ...] | None
     if text is None:
         return None
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        numbers = tuple(whole_number(part, -LARGEST_WHOLE, LARGEST_WHOLE) for part in text.split(","))
     except ValueError:
-        raise GradleakError(f"{option} takes whole numbers with commas between them, not '{text}'") from None
+        raise GradleakError(f"{option} takes whole numbers with commas between them, not '{quoted(text)}'") from None
     if min(numbers) < 0:
         raise GradleakError(f"{option} takes numbers from 0 up, not {min(numbers)}")
     return numbers
@@ -102,8 +105,8 @@ def parse_lora(text: str | None) -> Lora | None:
 def parse_device(text: str) -> str:
     """Check the name of a device; a GPU may have a number (`cuda:1`)."""
     kind, colon, number = text.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not number.isdecimal())):
-        raise unknown_name("device", text, ["auto", "cpu", "cuda"])
+    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not re.fullmatch("[0-9]{1,4}", number))):
+        raise unknown_name("device", quoted(text), ["auto", "cpu", "cuda"])
     if colon:
         import torch
 
@@ -119,9 +122,9 @@ def check_outputs(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[s
         outputs: pairs of an option and the file that it names.
         inputs: names of datasets, models and updates, which may be files or folders.
     """
+    check_overwriting(outputs, inputs)
     for _, path in outputs:
         check_output(path)
-    check_overwriting(outputs, inputs)
 
 
 def check_overwriting(outputs: Sequence[tuple[str, Path | None]], inputs: Iterable[str | Path | None] = ()) -> None:
@@ -132,7 +135,7 @@ def check_overwriting(outputs: Sequence[tuple[str, Path | None]], inputs: Iterab
             raise GradleakError(f"{first} {path} and {second} {other} are one file; give two")
     read = [os.path.expanduser(name) for name in inputs if name is not None]
     for option, path in named:
-        for name in read:
+        for name in read if path != STDOUT else ():
             lost = _is_of_model(path, name) if os.path.isdir(name) else os.path.isfile(name) and _same_file(path, name)
             if lost:
                 raise GradleakError(f"{option} {path} would overwrite what is read from {name}; give another file")
@@ -151,12 +154,9 @@ def _is_of_model(path: Path, folder: str) -> bool:
 
 def check_output(path: Path | None) -> None:
     """Refuse a file that cannot be written, before anything runs."""
-    if path is None:
+    if path is None or path == STDOUT:
         return
-    if path.is_dir():
-        raise GradleakError(f"{path} is a folder; give the name of a file in it")
-    if path.exists() and not path.is_file():  # an atomic write would replace a device by a file
-        raise GradleakError(f"{path} is no ordinary file; give the name of one")
+    check_replaceable(path)
     if not path.absolute().parent.is_dir():
         raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
     try_writing(path, path.parent)

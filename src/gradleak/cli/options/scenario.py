@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
+from gradleak.bounds import LARGEST_TEXT_FILE
 from gradleak.cli.options.parse import parse_device, parse_fedavg, parse_lora, parse_whole_numbers
 from gradleak.cli.options.shared import (
     AdapterFolder,
@@ -35,6 +37,8 @@ from gradleak.cli.options.shared import (
     TrustRemoteCode,
 )
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.files import STDOUT
+from gradleak.printable import quoted
 
 if TYPE_CHECKING:
     from gradleak.audit.scenario import ClientSettings, Scenario
@@ -116,7 +120,7 @@ class TextChoice:
             for option in ("take", "text_column", "label_column"):
                 if getattr(self, option) is not None:
                     raise GradleakError(f"--{option.replace('_', '-')} is for --dataset")
-            return PrivateText(_valid(self.texts or ()), labels)
+            return PrivateText(_valid(_given(self.texts or ())), labels)
         selection = None if self.take is None else parse_take(self.take)
         dataset = load_dataset(self.dataset, text_column=self.text_column, label_column=self.label_column)
         chosen = dataset if selection is None else dataset.take(selection)
@@ -163,6 +167,8 @@ class ModelChoice:
         if self.model == "":
             raise GradleakError("--model takes a name, a directory, a GGUF file or a hub id, not ''")
         model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
+        if self.model is None and origin is not None:
+            _refuse_fetching(origin)
         task = (origin.task if origin else "classification") if self.task is None else self.task
         lora = self._lora(origin)
         classes, new_head = self._head(model, task, max(2, num_labels) if num_labels else None, origin)
@@ -281,6 +287,31 @@ class DefendedClient:
             facts=tuple(facts),
             seed=seed,
         )
+
+
+def _refuse_fetching(origin: Origin) -> None:
+    """Raise a GradleakError if the model that an update names is not here: a file must not make gradleak call a hub."""
+    from gradleak.targets.loading import is_here
+
+    if not is_here(origin.name):
+        raise GradleakError(
+            f"the update was computed on '{quoted(origin.name)}', which is not on this machine and is not fetched "
+            "because a file says so: give --model with its folder, or with that id to fetch it"
+        )
+
+
+def _given(texts: Sequence[str]) -> Sequence[str]:
+    """Return the texts of the command line; `-` alone stands for the lines of standard input."""
+    if list(texts) != [str(STDOUT)]:
+        return texts
+    try:
+        lines = sys.stdin.buffer.read(LARGEST_TEXT_FILE).decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise GradleakError("standard input is not UTF-8 text") from None
+    given = [line.strip() for line in lines if line.strip()]
+    if not given:
+        raise GradleakError("there is no text on standard input: one line for each sentence")
+    return given
 
 
 def _valid(texts: Sequence[str]) -> tuple[str, ...]:

@@ -7,12 +7,21 @@ from typing import Annotated
 
 import typer
 
+from gradleak.bounds import LARGEST_SEED, LARGEST_WHOLE, MOST_CLIENTS
+
 TEXT, MODEL, CLIENT, ATTACK, OUTPUT = "Private text", "Model", "Client", "Attack", "Output"
-LARGEST_SEED = 2**32 - 1
 
 # --- private text ----------------------------------------------------------------------------------------------------
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="The private sentences.", show_default=False)]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="The private sentences; - reads them from standard input, one a line. What stands on the command line can "
+        "be seen by other users of the machine, and stays in the shell's history.",
+        show_default=False,
+    ),
+]
 DatasetName = Annotated[
     str | None,
     typer.Option(
@@ -28,7 +37,9 @@ Take = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(min=1, metavar="B", help="Sentences per batch.", show_default="1", rich_help_panel=TEXT),
+    typer.Option(
+        min=1, max=LARGEST_WHOLE, metavar="B", help="Sentences per batch.", show_default="1", rich_help_panel=TEXT
+    ),
 ]
 Labels = Annotated[
     str | None,
@@ -182,6 +193,7 @@ Clients = Annotated[
     typer.Option(
         "--clients",
         min=1,
+        max=MOST_CLIENTS,
         metavar="K",
         help="Clients whose updates are summed before the attacker sees them, each with a batch of its own.",
         rich_help_panel=CLIENT,

@@ -1,6 +1,7 @@
 """Output of the commands.
 
 screen          lines, facts and tables: rich on a terminal, plain in a pipe
+safe_console    Rich's console, which prints no control character of a text
 live            progress of an attack or of any other computation
 study_board     progress of a study
 overview        the threat model, the model and the attack, before a run

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradleak.cli.output.overview import PlanDescription, scenario_record
 from gradleak.files import write_atomically
+from gradleak.printable import escaped_json
 from gradleak.version import __version__
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def _batch_record(result: BatchResult) -> dict[str, Any]:
 
 
 def write_json(path: Path | None, content: object) -> None:
-    """Write a JSON file atomically; do nothing without a path."""
+    """Write a JSON file atomically, or to standard output for `-`; do nothing without a path."""
     if path is None:
         return
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = escaped_json(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
     with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

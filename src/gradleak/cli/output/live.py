@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradleak.cli.output.highlight import matched_tokens
@@ -74,7 +75,7 @@ def progress_line(screen: Screen) -> Iterator[ShowProgress]:
         return
     from rich.progress import BarColumn, Progress, TextColumn
 
-    bar = Progress(BarColumn(), TextColumn("{task.description}"), console=screen.console, transient=True)
+    bar = Progress(BarColumn(), TextColumn("{task.description}", markup=False), console=screen.console, transient=True)
     task = bar.add_task("starting …", total=1)
     with bar:
         yield lambda done, total, text: bar.update(task, total=total, completed=done, description=text)
@@ -83,22 +84,50 @@ def progress_line(screen: Screen) -> Iterator[ShowProgress]:
 # --- attacks ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class RunShare:
+    """The place of a group of batches in a run.
+
+    Attributes:
+        done: batches finished before it.
+        size: its own batches.
+        count: batches of the run.
+        seconds: time that the finished ones took.
+    """
+
+    done: int = 0
+    size: int = 1
+    count: int = 1
+    seconds: float = 0.0
+
+    def seconds_left(self, progress: Progress) -> float:
+        """Estimate the time left of the whole run: that of the group, and of later batches at the pace so far."""
+        whole_group = progress.seconds + progress.seconds_left
+        pace = (self.seconds + whole_group) / (self.done + self.size)
+        return progress.seconds_left + pace * (self.count - self.done - self.size)
+
+
 class Watch:
     """Follows an attack without showing anything, and keeps its last progress report."""
 
     def __init__(self) -> None:
         self.last: Progress | None = None
+        self._share = RunShare()
 
     @contextmanager
-    def group(self, title: str, references: Sequence[str] | None) -> Iterator[Listener]:
+    def group(self, title: str, references: Sequence[str] | None, share: RunShare | None = None) -> Iterator[Listener]:
         """Follow the attack on one group of batches.
 
         Args:
             title: names the group.
             references: the private texts of the group's first batch, whose reconstruction the attack reports.
+            share: its place in the run; by default it is the whole run.
         """
-        self.last = None
+        self._begin(share)
         yield self.see
+
+    def _begin(self, share: RunShare | None) -> None:
+        self.last, self._share = None, share or RunShare()
 
     def see(self, progress: Progress) -> None:
         """Take a progress report."""
@@ -106,18 +135,25 @@ class Watch:
 
 
 class PlainWatch(Watch):
-    """Prints a line at intervals."""
+    """Prints a line when a group begins, and at intervals."""
 
     def __init__(self, line: Callable[[str], None]) -> None:
         super().__init__()
         self._line = line
         self._throttle = Throttle()
 
+    @contextmanager
+    def group(self, title: str, references: Sequence[str] | None, share: RunShare | None = None) -> Iterator[Listener]:
+        """Print the title of the group, and follow it."""
+        self._line(f"{title} …")
+        with super().group(title, references, share) as listener:
+            yield listener
+
     def see(self, progress: Progress) -> None:
         """Print the report if a line is due."""
         super().see(progress)
         if self._throttle.ready():
-            self._line(f"{position(progress)}  {' | '.join(progress.texts)}")
+            self._line(f"{position(progress, self._share)}  {' | '.join(progress.texts)}")
 
 
 class LiveWatch(Watch):
@@ -132,11 +168,12 @@ class LiveWatch(Watch):
         self._texts: list[RenderableType] = []
 
     @contextmanager
-    def group(self, title: str, references: Sequence[str] | None) -> Iterator[Listener]:
+    def group(self, title: str, references: Sequence[str] | None, share: RunShare | None = None) -> Iterator[Listener]:
         """Draw the panel while the group is attacked, and erase it then."""
         from rich.live import Live
 
-        self.last, self._title, self._references = None, title, references
+        self._begin(share)
+        self._title, self._references = title, references
         with Live(console=self._console, transient=True, get_renderable=self._draw, refresh_per_second=8):
             yield self.see
 
@@ -157,7 +194,7 @@ class LiveWatch(Watch):
             head = Table.grid(padding=(0, 2), expand=True)
             head.add_column(ratio=1)
             head.add_column(justify="right", no_wrap=True, style="dim")
-            head.add_row(ProgressBar(total=self.last.total, completed=self.last.step), position(self.last))
+            head.add_row(ProgressBar(total=self.last.total, completed=self.last.step), position(self.last, self._share))
             content = Group(head, *self._texts)
         return Panel(content, title=self._title, title_align="left", border_style="cyan")
 
@@ -176,6 +213,7 @@ def attack_watch(screen: Screen, tokenizer: Any) -> Watch:  # noqa: ANN401
     return LiveWatch(screen.console, tokenizer) if screen.rich else PlainWatch(screen.line)
 
 
-def position(progress: Progress) -> str:
-    """Return the step, the loss and the time left, in words."""
-    return f"step {progress.step}/{progress.total}  loss {progress.loss:.4g}  {clock(progress.seconds_left)} left"
+def position(progress: Progress, share: RunShare) -> str:
+    """Return the step, the loss and the time left of the run, in words."""
+    left = clock(share.seconds_left(progress))
+    return f"step {progress.step}/{progress.total}  loss {progress.loss:.4g}  {left} left"

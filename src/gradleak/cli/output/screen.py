@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gradleak.cli.startup import something_is_printed
+from gradleak.files import STDOUT
+from gradleak.printable import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,18 +25,27 @@ SCORE_TITLES = {
 
 
 class Screen:
-    """Prints the output of a command.
+    """Prints the output of a command; control characters and bidi marks in it are shown as symbols.
 
     Args:
         quiet: print the bare result only.
+        json_file: where the command writes JSON; if that is standard output, all else goes to standard error.
     """
 
-    def __init__(self, quiet: bool = False) -> None:
-        from rich.console import Console
+    def __init__(self, quiet: bool = False, json_file: Path | None = None) -> None:
+        from gradleak.cli.output.safe_console import SafeConsole
 
+        something_is_printed()
+        self._stream = sys.stderr if json_file == STDOUT else sys.stdout
         # No escape codes in a pipe, even if FORCE_COLOR is set.
-        terminal = sys.stdout.isatty()
-        self.console: Console = Console(force_terminal=terminal, markup=False, highlight=False, emoji=False)
+        terminal = self._stream.isatty()
+        self.console: Console = SafeConsole(
+            file=None if self._stream is sys.stdout else self._stream,
+            force_terminal=terminal,
+            markup=False,
+            highlight=False,
+            emoji=False,
+        )
         self.rich = terminal and not self.console.is_dumb_terminal
         self.quiet = quiet
 
@@ -44,6 +58,10 @@ class Screen:
         """Print a line, even if quiet."""
         self._print(text)
 
+    def data(self, text: str) -> None:
+        """Print data for other programs as it is, even if quiet; its control characters are shown as symbols, too."""
+        self._stream.write(visible(text, lines=True))
+
     def facts(self, rows: Sequence[tuple[str, str | Text]]) -> None:
         """Print names and values in two columns, unless quiet."""
         if self.quiet:
@@ -53,19 +71,20 @@ class Screen:
         if not self.rich:
             width = max((len(name) for name, _ in rows), default=0)
             for name, value in rows:
-                self._print(f"{name:<{width}}  {value}")
+                self._print(f"{name:<{width}}  {visible(str(value))}")
             return
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim")
         grid.add_column()
         for name, value in rows:
-            grid.add_row(name, value)
+            grid.add_row(name, visible(value) if isinstance(value, str) else value)
         self.console.print(grid)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table, unless quiet."""
         if self.quiet:
             return
+        rows = [[visible(cell) for cell in row] for row in rows]
         if not self.rich:
             widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
             for row in [headers, *rows]:

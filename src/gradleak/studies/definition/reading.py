@@ -5,12 +5,13 @@ Used by `schema`, which says which reader belongs to which key.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradleak.bounds import LARGEST_NUMBER, LARGEST_WHOLE, LONGEST_NAME
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.printable import quoted
 
 REQUIRED: Any = object()
 
@@ -46,6 +47,13 @@ class Place:
 Reader = Callable[[Any, Place], Any]
 
 
+def shown(value: object) -> str:
+    """Return a value as an error line quotes it."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_WHOLE:
+        return "a number of so many digits"  # Python refuses to write the largest ones
+    return quoted(repr(value))
+
+
 @dataclass(frozen=True)
 class Key:
     """A key of a table: the reader of its value, and its default."""
@@ -57,7 +65,7 @@ class Key:
 def read_table(table: object, keys: Mapping[str, Key], place: Place) -> dict[str, Any]:
     """Return the values of all keys of a table, with defaults for those it does not have."""
     if not isinstance(table, Mapping):
-        raise place.error(f"takes a table with {', '.join(keys)}, not {table!r}")
+        raise place.error(f"takes a table with {', '.join(keys)}, not {shown(table)}")
     for name in table:
         if name not in keys:
             raise place.error(unknown_name("key", name, keys))
@@ -72,23 +80,27 @@ def read_table(table: object, keys: Mapping[str, Key], place: Place) -> dict[str
 def text(value: object, place: Place) -> str:
     """Read a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise place.error(f"takes text in quotes, not {value!r}")
+        raise place.error(f"takes text in quotes, not {shown(value)}")
+    if len(value) > LONGEST_NAME or "\0" in value:
+        raise place.error(f"takes text of at most {LONGEST_NAME:,} characters without NUL, not {shown(value)}")
     return value
 
 
 def flag(value: object, place: Place) -> bool:
     """Read a boolean."""
     if not isinstance(value, bool):
-        raise place.error(f"takes true or false, not {value!r}")
+        raise place.error(f"takes true or false, not {shown(value)}")
     return value
 
 
-def whole(least: int, most: float = math.inf) -> Reader:
+def whole(least: int, most: float = LARGEST_WHOLE) -> Reader:
     """Return a reader of integers from `least` to `most`."""
 
     def read(value: object, place: Place) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise place.error(f"takes a whole number of {least} or more, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise place.error(f"takes a whole number of {least} or more, not {shown(value)}")
+        if value > most:
+            raise place.error(f"takes a whole number of at most {most:,.0f}, not {shown(value)}")
         return value
 
     return read
@@ -96,15 +108,15 @@ def whole(least: int, most: float = math.inf) -> Reader:
 
 def positive(value: object, place: Place) -> float:
     """Read a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise place.error(f"takes a number above 0, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST_NUMBER:
+        raise place.error(f"takes a number above 0, not {shown(value)}")
     return float(value)
 
 
 def number(value: object, place: Place) -> float:
     """Read a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise place.error(f"takes a number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_NUMBER:
+        raise place.error(f"takes a number, not {shown(value)}")
     return float(value)
 
 

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from gradleak.attacks import ATTACKS
 from gradleak.audit.scenario import ClientSettings, TargetSpec
+from gradleak.bounds import LARGEST_SEED, LARGEST_WHOLE, MOST_CLASSES, MOST_CLIENTS
 from gradleak.data import parse_take
 from gradleak.defenses import examples_needed, parse_defense
 from gradleak.errors import unknown_name
@@ -29,6 +30,7 @@ from gradleak.studies.definition.reading import (
     one_of,
     positive,
     read_table,
+    shown,
     text,
     whole,
 )
@@ -36,7 +38,6 @@ from gradleak.studies.definition.specs import AttackSpec, DataSpec, is_known_def
 from gradleak.targets import MODELS, Lora, Task
 from gradleak.targets.adapters.folder import adapter_classes
 
-LARGEST_SEED = 2**32 - 1
 BATCHES_PER_CELL = 8
 PAPER = "paper"
 
@@ -60,7 +61,9 @@ def dataset(value: object, place: Place) -> DataSpec:
 def labels(value: object, place: Place) -> dict[str, int]:
     """Read the class of each label of a dataset."""
     if not isinstance(value, Mapping) or not value:
-        raise place.error(f"takes a table of labels and their classes such as {{ bad = 0, good = 1 }}, not {value!r}")
+        raise place.error(
+            f"takes a table of labels and their classes such as {{ bad = 0, good = 1 }}, not {shown(value)}"
+        )
     return {str(label): whole(0)(number, place.inside(str(label))) for label, number in value.items()}
 
 
@@ -85,7 +88,7 @@ def dropout(value: object, place: Place) -> bool | float:
     if isinstance(value, bool):
         return value
     if not isinstance(value, int | float) or not 0 < value < 1:
-        raise place.error(f"takes true, false or a rate between 0 and 1, not {value!r}")
+        raise place.error(f"takes true, false or a rate between 0 and 1, not {shown(value)}")
     return float(value)
 
 
@@ -119,7 +122,7 @@ def setting_key(setting: Setting) -> Key:
     if setting.kind is bool:
         return Key(flag, default)
     if setting.kind is int:
-        return Key(whole(int(setting.least or 0)), default)
+        return Key(whole(int(setting.least or 0), LARGEST_WHOLE if setting.most is None else setting.most), default)
     if setting.kind is str:
         return Key(text, default)
     return Key(positive if setting.above == 0 else number, default)
@@ -145,10 +148,10 @@ def preset(value: object, place: Place) -> str:
 def settings(value: object, place: Place) -> dict[str, Any]:
     """Read a table of scalars; `attack` checks them against the attack's declared settings."""
     if not isinstance(value, Mapping):
-        raise place.error(f"takes a table of hyperparameters, not {value!r}")
+        raise place.error(f"takes a table of hyperparameters, not {shown(value)}")
     for key, item in value.items():
         if not isinstance(item, str | int | float):
-            raise place.inside(key).error(f"takes text, a number, true or false, not {item!r}")
+            raise place.inside(key).error(f"takes text, a number, true or false, not {shown(item)}")
     return dict(value)
 
 
@@ -174,7 +177,7 @@ def knowledge(value: object, place: Place) -> tuple[str | tuple[str, ...], ...]:
     for item in items:
         if item != PAPER and not isinstance(item, list):
             raise place.error(
-                f'takes "paper", or lists of facts in a list such as [["labels", "lengths"]], not {item!r}'
+                f'takes "paper", or lists of facts in a list such as [["labels", "lengths"]], not {shown(item)}'
             )
     return ((),) if not items else tuple(item if item == PAPER else facts(item, place) for item in items)
 
@@ -189,7 +192,7 @@ def facts(names: list[object], place: Place) -> tuple[str, ...]:
 LORA = {name: setting_key(setting) for name, setting in settings_of(Lora).items()}
 TARGET = {
     "name": Key(text),
-    "num_labels": Key(whole(2), None),
+    "num_labels": Key(whole(2, MOST_CLASSES), None),
     "task": one_of("task", get_args(Task)),
     "random_weights": Key(flag, False),
     "new_head": Key(new_head, None),
@@ -210,7 +213,7 @@ CLIENT = {
     "fedavg": Key(fedavg, None),
     "precision": one_of("precision", get_args(Precision)),
     "send": one_of("number format to send", get_args(WireFormat)),
-    "clients": Key(whole(1), 1),
+    "clients": Key(whole(1, MOST_CLIENTS), 1),
 }
 ATTACK = {"name": Key(text), "preset": Key(text, None), "settings": Key(settings, {})}
 SEEDS = Key(listed(whole(0, LARGEST_SEED)), (0,))

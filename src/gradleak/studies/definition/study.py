@@ -11,19 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gradleak.attacks import find_attack
 from gradleak.audit.scenario import TargetSpec, check_sums
+from gradleak.bounds import LARGEST_STUDY_FILE, MOST_CELLS
 from gradleak.data import classes_needed
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FACTS
+from gradleak.files import read_bytes
 from gradleak.plugins import load_plugins
+from gradleak.printable import quoted
 from gradleak.studies.definition import schema
 from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
 from gradleak.studies.definition.library import Library
-from gradleak.studies.definition.reading import Key, Place, read_table, text
+from gradleak.studies.definition.reading import Key, Place, read_table, shown, text
 from gradleak.studies.definition.specs import AttackGrid, AttackSpec, DataSpec, UtilityGrid
 from gradleak.targets.identity import folder_hash
 
@@ -65,6 +69,7 @@ class Study:
         """
         library = library or Library()
         chosen = [schema.target(name, Place("--target")) for name in targets or ()]
+        _check_size(self)
         cells: dict[str, Cell] = {}
         for grid in self.grids:
             cells |= {cell.id: cell for cell in _attack_cells(_with_targets(grid, chosen), library)}
@@ -95,19 +100,18 @@ def load_study(name_or_path: str | Path) -> Study:
     if path.suffix != ".toml" and not path.is_file():
         raise unknown_name("study", name, ready_studies())
     try:
-        return parse_study(path.read_text(encoding="utf-8"), Place(path.name), path.stem)
-    except OSError as error:
-        raise GradleakError(f"{path} cannot be read: {error.strerror}") from None
+        source = read_bytes(path, LARGEST_STUDY_FILE).decode("utf-8")
     except UnicodeDecodeError:
         raise GradleakError(f"{path} is not UTF-8 text") from None
+    return parse_study(source, Place(path.name), path.stem)
 
 
 def parse_study(source: str, place: Place, name: str) -> Study:
     """Parse the TOML text of a study; `name` is the default of its name."""
     try:
         table = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
-        raise place.error(f"is not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # also a number or a nesting beyond what Python reads
+        raise place.error(f"is not valid TOML: {quoted(str(error))}") from None
     content = read_table({"name": name, **table}, STUDY, place)
     grids: tuple[AttackGrid | UtilityGrid, ...] = (*content["grid"], *content["utility"])
     if not grids:
@@ -140,7 +144,7 @@ def _tables(kind: type[Any], keys: dict[str, Key]) -> Key:
 
 def _name(value: object, place: Place) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text(value, place)):
-        raise place.error(f"takes letters, digits, dots, dashes and underscores, not {value!r}")
+        raise place.error(f"takes letters, digits, dots, dashes and underscores, not {shown(value)}")
     return str(value)
 
 
@@ -217,6 +221,16 @@ def _folders(attack: AttackSpec) -> dict[str, str]:
     settings = asdict(attack.build())
     folders = {key: Path(value) for key, value in settings.items() if isinstance(value, str) and Path(value).is_dir()}
     return {key: folder_hash(folder, deep=True) for key, folder in folders.items()}
+
+
+def _check_size(study: Study) -> None:
+    """Raise a GradleakError if the grids have more cells than can be kept, whatever the size of their datasets."""
+    for number, grid in enumerate((*study.grids, *study.utility), start=1):
+        size = prod(len(value) for value in vars(grid).values() if isinstance(value, tuple))
+        if size > MOST_CELLS:
+            raise GradleakError(
+                f"{study.name}, grid {number}: its lists make {size:,} cells; {MOST_CELLS:,} are the most"
+            )
 
 
 def _parts(bounds: tuple[int, int], size: int) -> list[str]:

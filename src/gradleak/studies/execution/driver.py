@@ -22,6 +22,7 @@ from gradleak.studies.execution.executors import Executor
 from gradleak.studies.execution.lock import only_driver
 from gradleak.studies.execution.worker import Job
 from gradleak.studies.records.outcome import Failure, Outcome
+from gradleak.studies.records.soundness import read_reasons
 from gradleak.studies.records.stale import CellRecord, why_stale
 from gradleak.studies.records.store import Store
 from gradleak.version import __version__
@@ -179,7 +180,7 @@ class _Run:
         """Record why records are stale, and keep the marks of records that belong to no cell of this run."""
         settings = {cell.setting for cell in self.cells}
         others = {record.id for name, some in records.items() if name not in settings for record in some}
-        earlier: dict[str, str] = json.loads(self.store.meta().get("stale", "{}"))
+        earlier = read_reasons(self.store.meta(), self.store.path)
         kept = {name: why for name, why in earlier.items() if name in others}
         self.store.describe({"stale": json.dumps({**kept, **reasons})})
 

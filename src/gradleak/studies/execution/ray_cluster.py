@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from typing import Any, Self
 
 from gradleak.errors import GradleakError, missing_extra
@@ -77,10 +79,15 @@ class RayCluster(Executor):
             options |= {"num_cpus": self._cores, "include_dashboard": False}
         else:
             _check_reachable(self._address)
+        before = signal.getsignal(signal.SIGTERM)
         try:
             self._ray.init(address=self._address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise GradleakError(f"no Ray cluster at {self._address}: {in_one_line(error)}") from None
+        finally:
+            # Ray answers SIGTERM with a dump of its C++ stack; the driver ends as it does everywhere.
+            if threading.current_thread() is threading.main_thread() and before is not None:
+                signal.signal(signal.SIGTERM, before)
 
 
 def _import_ray() -> Any:  # noqa: ANN401 - a module without types

@@ -12,43 +12,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Self
 
 from gradleak.errors import GradleakError
+from gradleak.files import create_private
 from gradleak.studies.definition.cells import Cell, setting_of
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
+from gradleak.studies.records.soundness import BATCHES, DATABASE_ERRORS, TABLES, check_file, check_rows, read_config
 from gradleak.studies.records.stale import CellRecord
 from gradleak.version import __version__
 
 SCHEMA = 1
 APPLICATION = 0x67_6C_65_61  # "glea": marks a SQLite file as one of study records
-TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE cells (
-    id TEXT PRIMARY KEY, kind TEXT NOT NULL, config TEXT NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('done', 'failed')), error TEXT, attempts INTEGER NOT NULL,
-    seconds REAL, finished_at TEXT NOT NULL, version TEXT NOT NULL, model_hash TEXT, machine TEXT
-);
-CREATE TABLE sentences (
-    cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL, position INTEGER NOT NULL,
-    reference TEXT NOT NULL, reconstruction TEXT, label INTEGER,
-    rouge1 REAL, rouge2 REAL, rougeL REAL, exact REAL, token_accuracy REAL, loss REAL
-);
-CREATE UNIQUE INDEX sentences_of_cell ON sentences (cell_id, batch, position);
-CREATE TABLE utility (
-    cell_id TEXT PRIMARY KEY REFERENCES cells (id),
-    mcc REAL, accuracy REAL, loss REAL, epsilon REAL, steps INTEGER, examples INTEGER
-);
-"""
-# Older files lack this table: it is added when they are opened for writing.
-BATCHES = """
-CREATE TABLE IF NOT EXISTS batches (
-    cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL,
-    returned INTEGER, exact INTEGER, surplus INTEGER, unrepresentable INTEGER,
-    PRIMARY KEY (cell_id, batch)
-);
-"""
 
 
 class Store:
@@ -63,13 +39,14 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        create_private(self.path)  # or SQLite would let everybody read the private sentences
         try:
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
         except sqlite3.Error as error:
             raise GradleakError(f"{path} cannot be opened: {error}") from None
         try:
             self._prepare()
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             self.close()
             raise GradleakError(f"{path} cannot be read as study records: {error}") from None
         except GradleakError:
@@ -92,30 +69,32 @@ class Store:
 
     def meta(self) -> dict[str, str]:
         """Return the facts about the study: name, title, source, reasons of stale records."""
-        return dict(self._connection.execute("SELECT key, value FROM meta"))
+        return dict(self._rows("SELECT key, value FROM meta"))
 
     def cells(self) -> list[CellRecord]:
         """Return all cells, finished and failed, without their results."""
-        rows = self._connection.execute("SELECT id, config, status, attempts, error, version FROM cells ORDER BY id")
+        rows = self._rows("SELECT id, config, status, attempts, error, version FROM cells ORDER BY id")
+        check_rows(rows, (str, str, str, int, (str, NoneType), str), self.path, "cells")
         return [
             CellRecord(name, setting_of(config), config.get("hashes"), status == "done", attempts, error or "", version)
             for name, config, status, attempts, error, version in (
-                (row[0], json.loads(row[1]), *row[2:]) for row in rows
+                (row[0], read_config(row[1], self.path), *row[2:]) for row in rows
             )
         ]
 
     def paces(self) -> dict[tuple[str, str], tuple[int, float]]:
         """Return the number of finished cells and their mean seconds, for each kind and attack."""
-        rows = self._connection.execute(
+        rows = self._rows(
             "SELECT kind, coalesce(json_extract(config, '$.attack.name'), ''), count(*), avg(seconds) "
             "FROM cells WHERE status = 'done' GROUP BY 1, 2"
         )
-        return {(kind, attack): (count, seconds) for kind, attack, count, seconds in rows}
+        check_rows(rows, (str, str, int, (int, float, NoneType)), self.path, "seconds")
+        return {(kind, attack): (count, seconds or 0.0) for kind, attack, count, seconds in rows}
 
     def sentences(self, cell: str) -> list[Sentence]:
         """Return the sentences of an attack cell, in order."""
         names = [field.name for field in fields(Sentence)]
-        rows = self._connection.execute(
+        rows = self._rows(
             f"SELECT {', '.join(names)} FROM sentences WHERE cell_id = ? ORDER BY batch, position", (cell,)
         )
         return [Sentence(**dict(zip(names, row, strict=True))) for row in rows]
@@ -123,16 +102,20 @@ class Store:
     def batches(self, cell: str) -> list[BatchRecord]:
         """Return the counts of an attack cell's batches, in order; none if an older version recorded the cell."""
         names = [field.name for field in fields(BatchRecord)]
-        rows = self._connection.execute(
-            f"SELECT {', '.join(names)} FROM batches WHERE cell_id = ? ORDER BY batch", (cell,)
-        )
+        rows = self._rows(f"SELECT {', '.join(names)} FROM batches WHERE cell_id = ? ORDER BY batch", (cell,))
         return [BatchRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
     def utility(self, cell: str) -> UtilityRecord | None:
         """Return the result of a utility cell; None for other cells."""
         names = [field.name for field in fields(UtilityRecord)]
-        row = self._connection.execute(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,)).fetchone()
-        return None if row is None else UtilityRecord(**dict(zip(names, row, strict=True)))
+        rows = self._rows(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,))
+        return UtilityRecord(**dict(zip(names, rows[0], strict=True))) if rows else None
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except DATABASE_ERRORS as error:
+            raise GradleakError(f"{self.path} is damaged: {error}; restore it from a copy") from None
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -210,6 +193,8 @@ class Store:
                 f"{self.path} was written by a newer gradleak (schema {version}, here {SCHEMA}): "
                 "pip install --upgrade gradleak"
             )
+        if tables:
+            check_file(self._connection, self.path)
         self._pragma("journal_mode = WAL")
         self._pragma("synchronous = FULL")
         if not tables:

@@ -97,7 +97,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 
 def strength(defense: str) -> float:
     """Return the last number of a defense, which grows with its effect; 0 if it has none."""
-    numbers = re.findall(r"[\d.]+(?:e[+-]?\d+)?", defense)
+    numbers = re.findall(r"\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?", defense)
     return float(numbers[-1]) if numbers else 0.0
 
 

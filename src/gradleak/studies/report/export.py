@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from gradleak.printable import escaped_json
 from gradleak.studies.report.conditions import CONDITIONS, OURS
 from gradleak.studies.report.published import FIGURES, Published
 from gradleak.studies.report.rows import Row
@@ -39,7 +40,7 @@ def as_record(overview: Overview) -> dict[str, Any]:
 
 def to_json(overview: Overview) -> str:
     """Return the overview as JSON text."""
-    return json.dumps(as_record(overview), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return escaped_json(json.dumps(as_record(overview), indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def to_csv(overview: Overview) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradleak.errors import GradleakError, missing_extra
+from gradleak.files import write_atomically
 from gradleak.studies.report.conditions import ATTACK_ORDER, DEFAULTS, in_words
 from gradleak.studies.report.panels import HELD, KINDS, SCORE, SCORE_TITLE, Panel, Point, find_panels
 from gradleak.studies.report.placing import Wrapper, best_box, spread
@@ -54,8 +55,9 @@ def draw(overview: Overview, path: str | Path, kinds: Sequence[str] = KINDS) -> 
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = _figure(overview, panels)
         try:
-            figure.savefig(path, dpi=160)
-        except (OSError, ValueError) as error:
+            with write_atomically(Path(path), private=False) as temporary:
+                figure.savefig(temporary, dpi=160, format=Path(path).suffix[1:] or "png")
+        except ValueError as error:  # an ending that matplotlib does not know
             raise GradleakError(f"{path} cannot be written: {error}") from None
     return tuple(panels)
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
+from gradleak.bounds import whole_number
 from gradleak.errors import GradleakError
 from gradleak.metrics import SCORE_NAMES
+from gradleak.printable import quoted
 from gradleak.settings import settings_texts
+from gradleak.studies.records.soundness import (
+    CONFIGS,
+    DATABASE_ERRORS,
+    check_file,
+    check_rows,
+    read_config,
+    read_reasons,
+)
 from gradleak.studies.records.stale import why_old
 from gradleak.studies.report.conditions import NO_DEFENSE
 
+MOST_TAKEN = 10_000_000  # position of a sentence in its dataset
 BATCH_COUNTS = ("returned", "exact", "surplus", "unrepresentable")
 SqlRow = tuple[Any, ...]
 
@@ -109,13 +120,13 @@ def read_study(path: Path) -> RecordedStudy:
     if not path.is_file():
         raise GradleakError(f"there is no study file {path}")
     cells, facts, sentences, batches, trainings = _read(path)
-    reasons: dict[str, str] = json.loads(facts.get("stale", "{}"))
+    reasons = read_reasons(facts, path)
     finished, errors, stale = list[FinishedCell](), Counter[str](), Counter[str]()
     for name, kind, config, status, error, seconds, version in cells:
         if name in reasons:
             stale.update([reasons[name]] if status == "done" else [])
         elif status == "done":
-            finished.append(FinishedCell(name, kind, json.loads(config), seconds, version))
+            finished.append(FinishedCell(name, kind, _described(kind, config, path), seconds, version))
         else:
             errors[str(error or "unknown error")] += 1
     return RecordedStudy(facts, finished, errors, stale, sentences, batches, trainings)
@@ -131,19 +142,43 @@ def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
             file.execute("BEGIN")
+            check_file(file, path)
             counted = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batches'").fetchone()[0]
-            return (
-                file.execute(f"SELECT {columns} FROM cells ORDER BY id").fetchall(),
-                dict(file.execute("SELECT key, value FROM meta").fetchall()),
-                file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall(),
-                file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else [],
-                file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall(),
+            cells = file.execute(f"SELECT {columns} FROM cells ORDER BY id").fetchall()
+            facts = file.execute("SELECT key, value FROM meta").fetchall()
+            scores = file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall()
+            counts = (
+                file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else []
             )
-    except sqlite3.Error as error:
+            trainings = file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall()
+    except DATABASE_ERRORS as error:
         raise GradleakError(f"{path} is not a study file ({error})") from None
+    number = (int, float)
+    maybe = (int, float, NoneType)
+    check_rows(cells, (str, str, str, str, (str, NoneType), maybe, str), path, "cells")
+    check_rows(facts, (str, str), path, "facts")
+    check_rows(scores, (str, int, *(number for _ in SCORE_NAMES)), path, "sentences")
+    check_rows(counts, (str, *(int for _ in BATCH_COUNTS)), path, "batches")
+    check_rows(trainings, (str, maybe, maybe, maybe), path, "utilities")
+    return cells, dict(facts), scores, counts, trainings
+
+
+def _described(kind: str, text: str, path: Path) -> dict[str, Any]:
+    """Return the description of a cell of this kind."""
+    config = read_config(text, path)
+    if kind not in CONFIGS or config.get("kind", kind) != kind:
+        raise GradleakError(f"{path} is damaged: a cell is of the kind '{quoted(kind)}'; restore it from a copy")
+    for data in ("dataset", "train", "test"):
+        try:
+            taken(config.get(data) or {})
+        except (ValueError, AttributeError):
+            raise GradleakError(
+                f"{path} is damaged: a cell takes no range of examples; restore it from a copy"
+            ) from None
+    return config
 
 
 def taken(dataset: Mapping[str, Any]) -> range:
     """Return the positions of a cell's sentences in its dataset; an empty range if they were not recorded."""
     start, _, stop = (dataset.get("take") or "").partition(":")
-    return range(int(start or 0), int(stop)) if stop else range(0)
+    return range(whole_number(start or "0", 0, MOST_TAKEN), whole_number(stop, 0, MOST_TAKEN)) if stop else range(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from gradleak.bounds import LARGEST_RANK
 from gradleak.errors import GradleakError
+from gradleak.files import check_ordinary, refused_as
+from gradleak.printable import quoted
 from gradleak.targets.adapters.adapter import PREFIX
 from gradleak.targets.adapters.injection import check_unadapted, inject
+from gradleak.targets.folders import read_json
 from gradleak.targets.reading import Trust, read_pickled_tensors
 from gradleak.targets.registry import MODELS
 from gradleak.targets.target import Target
@@ -131,13 +134,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise GradleakError(f"{folder} holds no adapter: there is no {CONFIG} in it")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GradleakError(f"{path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise GradleakError(f"{path} holds no settings of an adapter")
-    return config
+    return read_json(path)
 
 
 def _refuse_other_methods(folder: Path, config: Mapping[str, Any]) -> None:
@@ -152,10 +149,11 @@ def _refuse_other_methods(folder: Path, config: Mapping[str, Any]) -> None:
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.startswith(_CHANGES_BASE):
         raise GradleakError(f"{folder} began with {start}, which changes the base weights: convert it to plain LoRA")
-    ranks = [config.get("r"), *dict(config.get("rank_pattern") or {}).values()]
-    wrong = next((rank for rank in ranks if not isinstance(rank, int) or rank < 1), None)
+    pattern = config.get("rank_pattern") or {}
+    ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else [pattern])]
+    wrong = next((rank for rank in ranks if not isinstance(rank, int) or not 1 <= rank <= LARGEST_RANK), None)
     if wrong is not None or None in ranks:
-        raise GradleakError(f"{folder} has the rank r={wrong}; it must be at least 1")
+        raise GradleakError(f"{folder} has the rank r={quoted(str(wrong))}; it must be from 1 to {LARGEST_RANK}")
 
 
 def _read_weights(folder: Path, allow_pickle: bool) -> dict[str, Tensor]:
@@ -164,10 +162,9 @@ def _read_weights(folder: Path, allow_pickle: bool) -> dict[str, Tensor]:
         if not pickled.is_file():
             raise GradleakError(f"{folder} holds no weights of an adapter: there is no {WEIGHTS} in it")
         return read_pickled_tensors(pickled, Trust(pickle=allow_pickle))
-    try:
+    check_ordinary(path)
+    with refused_as(f"{path} is corrupt or truncated", SafetensorError):
         tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise GradleakError(f"{path} is corrupt or truncated: {error}") from None
     return tensors
 
 

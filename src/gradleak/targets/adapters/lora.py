@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import Any
 
+from gradleak.bounds import LARGEST_RANK, MOST_STEPS
 from gradleak.errors import GradleakError
 from gradleak.settings import check_settings, parse_settings_text, setting, settings_of, settings_texts
 
@@ -23,14 +24,17 @@ class Lora:
     every round but the first is like that.
     """
 
-    r: int = setting(8, "rank", least=1)
+    r: int = setting(8, "rank", least=1, most=LARGEST_RANK)
     alpha: float = setting(16.0, "the scaling is alpha / r", above=0)
     targets: str | None = setting(
         None, "adapted modules, by the end of their names, with + between them; all-linear; none for query and value"
     )
     dropout: float = setting(0.0, "dropout rate of the adapters' input, while the client trains with dropout", least=0)
     rounds: int = setting(
-        1, "steps on public text before the client trains; 0 for the first round, where B = 0", least=0
+        1,
+        "steps on public text before the client trains; 0 for the first round, where B = 0",
+        least=0,
+        most=MOST_STEPS,
     )
     rslora: bool = setting(False, "whether the scaling is alpha / √r (rank-stabilised)")
 

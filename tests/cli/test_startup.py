@@ -1,0 +1,43 @@
+"""A command that takes long to start says so within a second, and never after it has printed something."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradleak.cli import startup
+
+
+def test_a_slow_start_is_announced(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "SILENCE", 0.01)
+    startup.announce("loading …")
+    time.sleep(0.3)
+    startup.something_is_printed()
+    assert capsys.readouterr().err == "loading …\n"
+
+
+def test_nothing_is_announced_once_something_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    startup.announce("loading …")
+    startup.something_is_printed()
+    time.sleep(startup.SILENCE + 0.2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_sees_the_line_before_torch_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_plugin.py").write_text("import time\ntime.sleep(3)\nraise SystemExit('enough')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRADLEAK_PLUGINS", "slow_plugin")
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "gradleak", "list", "models"]
+    process = subprocess.Popen(command, stderr=end, stdout=subprocess.DEVNULL)
+    os.close(end)
+    first = os.read(terminal, 100).decode()
+    process.wait(60)
+    os.close(terminal)
+    assert first.startswith("gradleak: loading …")
