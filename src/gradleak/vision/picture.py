@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError
+from gradleak.files import write_atomically
 from gradleak.vision.data import pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SCALE, GAP, CAPTION, PER_LINE = 3, 4, 14, 16
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def comparison(truth: Tensor, rows: Sequence[Tensor], captions: Sequence[Sequence[str]]) -> Image:
@@ -48,16 +49,26 @@ def comparison(truth: Tensor, rows: Sequence[Tensor], captions: Sequence[Sequenc
     return sheet
 
 
+def picture_format(path: Path) -> str:
+    """Return the format that a picture's name stands for.
+
+    Raises:
+        GradleakError: if it stands for none.
+    """
+    found = FORMATS.get(path.suffix.lower())
+    if found is None:
+        raise GradleakError(f"{path} is no name of a picture: give one that ends in {', '.join(FORMATS)}")
+    return found
+
+
 def save_picture(picture: Image, path: Path) -> None:
     """Write a picture in the format of its suffix.
 
     Raises:
         GradleakError: if it cannot be written.
     """
-    try:
-        picture.save(path)
-    except (OSError, ValueError) as error:
-        raise GradleakError(f"{path} cannot be written: {error}") from None
+    with write_atomically(path) as temporary:
+        picture.save(temporary, format=picture_format(path))
 
 
 def _caption(texts: Sequence[str]) -> int:

@@ -64,9 +64,13 @@ def attack(
     Scores are MSE, PSNR and SSIM, and LPIPS where its weights are installed (docs/attacks/images.md).
     """
     check_outputs([("--json", json_file), ("--picture", picture)], (private.dataset,))
+    if picture is not None:
+        from gradleak.vision.picture import picture_format
+
+        picture_format(picture)  # refused before anything runs
     seconds = None if budget is None else parse_duration(budget, "--budget")
     run = _plan(private, model, name, preset, parse_settings(settings), know, seed, seconds)
-    screen = Screen(quiet)
+    screen = Screen(quiet, json_file)
     screen.overview(_overview(run, private.dataset))
     from gradleak.vision.lpips import MISSING, Lpips, find_lpips_weights
     from gradleak.vision.runs import run_record
@@ -179,7 +183,7 @@ def train_inverter(
     own = auxiliary_images(auxiliary, count, target.size, target.num_labels).to(target.device)
     from gradleak.vision.inverter_training import InverterTraining
 
-    screen, log = Screen(quiet), list[str]()
+    screen, log = Screen(quiet, json_file), list[str]()
 
     def report(line: str) -> None:
         log.append(line)
@@ -258,7 +262,7 @@ def table1(
         chosen.setdefault(name, {})[one] = text
     target = model.load()
     images, labels = private.read(target)
-    screen, weights = Screen(quiet), find_lpips_weights()
+    screen, weights = Screen(quiet, json_file), find_lpips_weights()
     table = Table1(
         target=target,
         images=images,
