@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gradleak.cli.codes import INTERRUPTED, USAGE
-from gradleak.cli.commands import attack, capture, demo, invert, listing, study
+from gradleak.cli.commands import attack, audit, capture, demo, invert, listing, report, study
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
 from gradleak.version import __version__
@@ -53,6 +53,8 @@ app.command(
 app.command(epilog="Example: gradleak capture 'the patient was given ten milligrams' -o update.safetensors")(
     capture.capture
 )
+app.command(epilog="Example: gradleak audit --model tiny --data cola --take 0:16 --budget 3m -o audit/")(audit.audit)
+app.command(epilog="Example: gradleak report audit/ --reveal")(report.report)
 app.command("list", epilog="Example: gradleak list attacks; gradleak list attacks lamp")(listing.show)
 app.add_typer(invert.app)
 app.add_typer(study.app)

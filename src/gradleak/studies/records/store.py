@@ -134,6 +134,13 @@ class Store:
         row = self._connection.execute(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,)).fetchone()
         return None if row is None else UtilityRecord(**dict(zip(names, row, strict=True)))
 
+    def provenance(self, cell: str) -> tuple[float, str, str, dict[str, Any]] | None:
+        """Return seconds, version, model hash and machine of a finished cell; None for other cells."""
+        row = self._connection.execute(
+            "SELECT seconds, version, model_hash, machine FROM cells WHERE id = ? AND status = 'done'", (cell,)
+        ).fetchone()
+        return None if row is None else (row[0], row[1], row[2], json.loads(row[3]))
+
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def describe(self, facts: Mapping[str, str]) -> None:
