@@ -73,7 +73,7 @@ def make_record(
         "capacity": _capacity(sweep),
         "measured": _measured(sweep, command, finished_at),
     }
-    return cleaned(record)  # type: ignore[no-any-return]
+    return cleaned(record)
 
 
 def _order(sweep: Sweep, result: TrialResult) -> tuple[int, int, float, float]:

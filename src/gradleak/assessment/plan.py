@@ -18,8 +18,8 @@ SHORTEST, LONGEST = 2.0, 60.0
 """Seconds for one update: less than the shortest tells nothing, more than the longest adds little."""
 
 PATIENCE, PATIENT = 4.0, 20.0
-"""Where text is usually read at once, an update gets so many times the time and at least so many seconds: a busy machine
-must not pass for a defense."""
+"""Where text is usually read at once, an update gets so many times the time and at least so many seconds: a busy
+machine must not pass for a defense."""
 
 SAMPLE, PROBE = 16, 2
 """Sentences of the own setup, and of each strength that is tried on the way to where leakage ends."""

@@ -76,7 +76,7 @@ def study_record(path: Path, *, reveal: bool = False) -> Record:
             "version": __version__,
         },
     }
-    return cleaned(record)  # type: ignore[no-any-return]
+    return cleaned(record)
 
 
 def reveal_words(record: Record, store: Path) -> Record:

@@ -108,6 +108,11 @@ class TrialResult:
         return self.seconds / max(1, len(set(self.batches)))
 
     @property
+    def out_of_time(self) -> bool:
+        """Whether the attack used all its time on some update without reading it: more time might find more."""
+        return bool(self.sentences) and not self.reads_everything and self.pace >= 0.9 * self.trial.seconds
+
+    @property
     def rouge_l(self) -> float:
         """Mean ROUGE-L."""
         return sum(s.rougeL for s in self.sentences) / len(self.sentences) if self.sentences else 0.0
@@ -195,6 +200,7 @@ def setting_record(
         "below": bool(result.sentences) and not result.leaks(line),
         "seconds": round(result.seconds, 1),
         "seconds_for_each_update": trial.seconds,
+        "out_of_time": result.out_of_time,
         "utility": None if utility is None else dict(utility),
         "error": result.error,
     }

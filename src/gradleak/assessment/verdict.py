@@ -44,8 +44,8 @@ def verdict(own: TrialResult, line: SafetyLine) -> dict[str, str]:
         return {"level": level, "sentence": f"With this setup an attacker reads back {read}.", "detail": detail}
     return {
         "level": "holds",
-        "sentence": f"With this setup the attacks stay below the line: ROUGE-L {line.rouge_l:g}, no sentence of more than "
-        f"{line.words} words.",
+        "sentence": f"With this setup the attacks stay below the line: ROUGE-L {line.rouge_l:g}, no sentence of more "
+        f"than {line.words} words.",
         "detail": f"{detail} Better attacks, more time or more sentences may find more.",
     }
 
@@ -78,7 +78,7 @@ def recommendation(sweep: Sweep, numbers: Mapping[str, int]) -> dict[str, Any]:
     )
     return _advice(
         f"Of the settings tried, the cheapest that stays below the line is: {rung.name}.",
-        [confirmed, _price(sweep), *_told(sweep), *_larger_batches(sweep)],
+        [confirmed, *_hurried(result), _price(sweep), *_told(sweep), *_larger_batches(sweep)],
         options=[rung.option],
         setting=numbers.get(rung.name),
     )
@@ -102,6 +102,15 @@ def _price(sweep: Sweep) -> str:
             else "What it costs was not measured."
         )
     return f"It costs: {price(utility, whole)}, against {price(whole['baseline'], whole)} without it."
+
+
+def _hurried(result: TrialResult) -> list[str]:
+    if not result.out_of_time:
+        return []
+    return [
+        f"The attack used all of the {result.trial.seconds:g} seconds that it had for each update, and might read more in "
+        "more time: repeat the audit with a larger --budget before you rely on this."
+    ]
 
 
 def _told(sweep: Sweep) -> list[str]:

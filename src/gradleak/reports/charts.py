@@ -11,8 +11,8 @@ from markupsafe import Markup
 from gradleak.reports.svg import LinearScale, drawing, fitting, label, line, path, tag
 
 WIDTH = 330.0
-LEFT, RIGHT, TOP, BOTTOM = 30.0, 10.0, 12.0, 38.0
-LEAKAGE_HEIGHT, UTILITY_HEIGHT, GAP = 150.0, 62.0, 16.0
+LEFT, RIGHT, TOP, BOTTOM = 30.0, 10.0, 22.0, 38.0
+LEAKAGE_HEIGHT, UTILITY_HEIGHT, GAP = 150.0, 62.0, 28.0
 FULL = 100.0
 
 
@@ -42,7 +42,13 @@ class ChartPoint:
 
 
 def leakage_chart(
-    points: Sequence[ChartPoint], title: str, axis: str, *, limit: float, baseline: float | None = None
+    points: Sequence[ChartPoint],
+    title: str,
+    axis: str,
+    *,
+    limit: float,
+    baseline: float | None = None,
+    metric: str = "utility",
 ) -> Markup:
     """Draw leakage against the x axis, and utility below it if any point has one.
 
@@ -52,6 +58,7 @@ def leakage_chart(
         axis: title of the x axis.
         limit: the score below which a setting counts as safe.
         baseline: utility without a defense.
+        metric: what utility is.
     """
     ordered = sorted(points, key=lambda point: point.place)
     measured = any(point.utility is not None for point in ordered)
@@ -60,7 +67,7 @@ def leakage_chart(
     across = _across(ordered)
     parts = [*_leakage(ordered, across, limit)]
     if measured:
-        parts += _utility(ordered, across, baseline)
+        parts += _utility(ordered, across, baseline, metric)
     places = [(across(point.place), point.name) for point in ordered]
     foot = height - BOTTOM
     parts += [label(text, x, foot + 15, kind="tick") for x, text in fitting(places, LEFT - 8, WIDTH - 2)]
@@ -76,7 +83,7 @@ def _across(points: Sequence[ChartPoint]) -> LinearScale:
 
 def _leakage(points: Sequence[ChartPoint], across: LinearScale, limit: float) -> list[Markup]:
     up = LinearScale(0.0, FULL, TOP + LEAKAGE_HEIGHT, TOP)
-    parts: list[Markup] = []
+    parts = [label("ROUGE-L", LEFT, TOP - 8, "start", "axis")]
     for value in (0, 50, 100):
         parts += [
             line(LEFT, up(value), WIDTH - RIGHT, up(value), "grid"),
@@ -102,11 +109,12 @@ def _leakage(points: Sequence[ChartPoint], across: LinearScale, limit: float) ->
     return parts
 
 
-def _utility(points: Sequence[ChartPoint], across: LinearScale, baseline: float | None) -> list[Markup]:
+def _utility(points: Sequence[ChartPoint], across: LinearScale, baseline: float | None, metric: str) -> list[Markup]:
     top = TOP + LEAKAGE_HEIGHT + GAP
     up = LinearScale(0.0, FULL, top + UTILITY_HEIGHT, top)
     parts = [line(LEFT, up(0), WIDTH - RIGHT, up(0), "grid"), line(LEFT, up(FULL), WIDTH - RIGHT, up(FULL), "grid")]
     parts += [label(str(value), LEFT - 6, up(value) + 4, "end", "tick") for value in (0, 100)]
+    parts.append(label(metric, LEFT, top - 7, "start", "axis"))
     if baseline is not None:
         parts.append(line(LEFT, up(baseline), WIDTH - RIGHT, up(baseline), "baseline"))
     known = [(across(p.place), up(p.utility)) for p in points if p.utility is not None]
@@ -143,12 +151,14 @@ def capacity_chart(rows: Sequence[tuple[str, float]], limits: Sequence[tuple[str
         parts += [
             label(name, left - 8, y + 15, "end", "tick"),
             tag("rect", x=left, y=y + 4, width=max(2.0, end - left), height=step - 10, class_="bar"),
-            label(f"{value:,.0f}", min(end + 4, WIDTH - 34), y + 15, "start", "tick on-bar"),
+            label(f"{value:,.0f}", end - 5, y + 15, "end", "tick inside")
+            if end > WIDTH - 70
+            else label(f"{value:,.0f}", end + 5, y + 15, "start", "tick"),
         ]
-    for number, (_, value) in enumerate(limits):
+    for _, value in limits:
         x = across(log10(max(1.0, value)))
         parts.append(line(x, top - 4, x, foot, "limit"))
-        parts.append(label(f"{value:,.0f}", x, top - 8 - 0 * number, "middle", "tick limit-text"))
+        parts.append(label(f"{value:,.0f}", x, top - 8, "middle", "tick limit-text"))
     words = "; ".join(f"{name}: {value:,.0f} tokens" for name, value in rows)
     told = "; ".join(f"{name}: {value:,.0f}" for name, value in limits)
     return drawing(WIDTH, foot + 8, title, f"{words}. Limits: {told}", parts)

@@ -23,13 +23,34 @@ from gradleak.reports.words import cleaned
 MOST_LOOKS = 200
 """Rows of the table of rounds."""
 
+LEFT_OUT: Mapping[str, Any] = {
+    "notices": (),
+    "gate": (),
+    "recommendation": None,
+    "own": None,
+    "settings": (),
+    "ladders": (),
+    "utility": None,
+    "defense_notes": (),
+    "batch_note": None,
+    "capacity": {},
+}
+"""What stands for keys that a record of another kind does not have."""
+
+LEFT_OUT_INSIDE: Mapping[str, Mapping[str, Any]] = {
+    "threat_model": {"knowledge_note": None},
+    "measured": {"commands": (), "lines": (), "facts": (), "machine": {}, "seconds": None, "finished_at": None},
+    "capacity": {"lines": (), "tokens": (), "limits": ()},
+}
+
 Setting = Mapping[str, Any]
 View = dict[str, Any]
 
 
 def draw(record: Record) -> str:
     """Return the page of a record of any kind."""
-    shown = cleaned(record)
+    shown = {**LEFT_OUT, **cleaned(record)}
+    shown |= {name: {**defaults, **shown[name]} for name, defaults in LEFT_OUT_INSIDE.items()}
     view: View = {"record": shown, "style": _style(), "sections": [], "tiles": []}
     for add in SECTIONS[shown["kind"]]:
         add(shown, view)
@@ -57,12 +78,12 @@ def _worst(record: Record, view: View) -> None:
 
 
 def _recommendation(record: Record, view: View) -> None:
-    if record.get("recommendation"):
+    if record["recommendation"]:
         view["sections"].append("recommendation.html")
 
 
 def _threat_model(record: Record, view: View) -> None:
-    view["knowledge"] = [setting for setting in record.get("settings") or () if setting["axis"] == "knowledge"]
+    view["knowledge"] = [setting for setting in record["settings"] if setting["axis"] == "knowledge"]
     view["sections"].append("threat_model.html")
 
 
@@ -89,6 +110,7 @@ def _panel(ladder: Mapping[str, Any], record: Record) -> View:
     empty: str | Markup = Markup("") if points else "not tried"
     utility = record.get("utility") or {}
     baseline = utility_share(utility.get("baseline"))
+    metric = str(utility.get("metric", "utility"))
     drawn = (
         leakage_chart(
             points,
@@ -96,6 +118,7 @@ def _panel(ladder: Mapping[str, Any], record: Record) -> View:
             ladder["unit"],
             limit=record["line"]["rougeL"],
             baseline=baseline,
+            metric=metric,
         )
         if points
         else empty
@@ -121,10 +144,10 @@ def _batches(record: Record, view: View) -> None:
 
 
 def _capacity(record: Record, view: View) -> None:
-    capacity = record.get("capacity") or {}
-    rows = [(str(name), float(value)) for name, value in capacity.get("tokens") or ()]
-    limits = [(str(name), float(value)) for name, value in capacity.get("limits") or ()]
-    if not rows and not capacity.get("lines"):
+    capacity = record["capacity"]
+    rows = [(str(name), float(value)) for name, value in capacity["tokens"]]
+    limits = [(str(name), float(value)) for name, value in capacity["limits"]]
+    if not rows and not capacity["lines"]:
         return
     view["capacity_drawing"] = capacity_chart(rows, limits, "Tokens in one update and what can be read") if rows else ""
     view["sections"].append("capacity.html")
@@ -149,10 +172,10 @@ def _rounds(record: Record, view: View) -> None:
 
 def _measured(record: Record, view: View) -> None:
     found = record["measured"]
-    rows = [tuple(row) for row in found.get("facts") or ()]
+    rows = [tuple(row) for row in found["facts"]]
     rows += [("machine", ", ".join(f"{name} {value}" for name, value in found["machine"].items()))]
-    rows += [("seconds of attacks and training", f"{found['seconds']:,.1f}")] if found.get("seconds") else []
-    rows += [("finished", found["finished_at"])] if found.get("finished_at") else []
+    rows += [("seconds of attacks and training", f"{found['seconds']:,.1f}")] if found["seconds"] else []
+    rows += [("finished", found["finished_at"])] if found["finished_at"] else []
     rows += [("gradleak", found.get("version") or "unknown"), ("schema of the record", str(record["schema"]))]
     view["facts"] = [(name, value) for name, value in rows if value]
     view["sections"].append("measured.html")

@@ -160,7 +160,7 @@ def rounds_record(path: Path, *, reveal: bool = False) -> Record:
         "capacity": {key: header.get(key) for key in ("hidden", "rank", "parameters")},
         "measured": _measured(header, lines),
     }
-    return cleaned(record)  # type: ignore[no-any-return]
+    return cleaned(record)
 
 
 def _look(line: Mapping[str, Any], reveal: bool) -> dict[str, Any]:
