@@ -81,7 +81,7 @@ def audit_record(
                 utility={"accuracy": 0.9 - 0.05 * step, "mcc": 0.7, "perplexity": None, "epsilon": 3.1},
             )
         )
-    words = "the patient was given ten milligrams of the drug at noon and slept".split()
+    words = ["the", "patient", "was", "given", "ten", "milligrams", "of", "the", "drug", "at", "noon", "and", "slept"]
     pairs = [
         (" ".join(draw.sample(words, k=draw.randint(3, 12))), " ".join(draw.sample(words, k=draw.randint(3, 12))))
         for _ in range(sentences)

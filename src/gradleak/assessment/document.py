@@ -139,9 +139,10 @@ def _ladder(sweep: Sweep, ladder: Ladder) -> dict[str, Any]:
         end = ladder.rungs[search.high]
         milder = f"; at {ladder.rungs[search.low].label} it does not" if search.low >= 0 else ""
         summary = f"Leakage ends at {end.label}{milder}." if len(ladder.rungs) > 1 else "Nothing comes back."
-    elif search.low == len(ladder.rungs) - 1:
-        strong = f" ({strongest.label})" if len(ladder.rungs) > 1 else ""
-        summary = f"Leaks at its strongest{strong}, so milder ones were not tried."
+    elif search.leaks_at_strongest:
+        summary = f"Leaks at its strongest ({strongest.label}): nothing milder can help."
+    elif search.low >= 0:
+        summary = f"Leaks at {ladder.rungs[search.low].label}; stronger was not tried, the budget was spent."
     else:
         summary = "Not tried: the budget was spent."
     return {

@@ -147,25 +147,32 @@ def _private(subject: Subject, batch_size: int) -> tuple[Rung, ...]:
 class Bisection:
     """Finds the mildest rung of a ladder at which leakage has ended, with as few trials as possible.
 
-    The strongest rung is tried first: a defense that leaks there is not tried further. Leakage is assumed to fall with
-    strength; where it does not, the result is still a rung that was itself measured.
+    Leakage is assumed to fall with strength; where it does not, the result is still a rung that was itself measured.
 
     Attributes:
         count: number of rungs.
+        top_first: try the strongest rung first: a defense that leaks there is not tried further.
         low: the strongest rung known to leak; -1 for none.
-        high: the mildest rung known to hold; `count` for none.
+        high: the mildest rung known to hold; None for none.
     """
 
     count: int
+    top_first: bool = True
     low: int = -1
     high: int | None = None
 
     @property
     def next(self) -> int | None:
         """The rung to try; None if the answer is known."""
-        if self.high is None:
+        if self.high is None and self.top_first:
             return self.count - 1 if self.low < self.count - 1 else None
-        return (self.low + self.high) // 2 if self.high - self.low > 1 else None
+        high = self.count if self.high is None else self.high
+        return (self.low + high) // 2 if high - self.low > 1 else None
+
+    @property
+    def leaks_at_strongest(self) -> bool:
+        """Whether even the strongest rung leaks."""
+        return self.high is None and self.low == self.count - 1
 
     def see(self, rung: int, leaks: bool) -> None:
         """Take the result of a rung."""

@@ -19,7 +19,7 @@ from gradleak.metrics import SCORE_NAMES
 from gradleak.reports.record import MARK, SCHEMA, Record
 from gradleak.reports.words import cleaned, mark_matches, sentence_record
 from gradleak.studies.report.conditions import DEFAULTS, in_words
-from gradleak.studies.report.recorded_study import FinishedCell, read_study
+from gradleak.studies.report.recorded_study import FinishedCell, read_address, read_study
 from gradleak.studies.report.rows import Row
 from gradleak.studies.report.summary import Overview, summarise
 from gradleak.version import __version__
@@ -113,10 +113,8 @@ def _with_words(
 def read_sentences(path: Path) -> list[Scored]:
     """Return cell, reference, reconstruction and scores of every attacked sentence in a study's file."""
     columns = f"cell_id, reference, reconstruction, {', '.join(SCORE_NAMES)}"
-    written = path.with_name(f"{path.name}-wal").exists()
-    address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as file:
+        with closing(sqlite3.connect(read_address(path), uri=True)) as file:
             return file.execute(f"SELECT {columns} FROM sentences ORDER BY cell_id, batch, position").fetchall()
     except sqlite3.Error as error:
         raise GradleakError(f"{path} is not a study file ({error})") from None

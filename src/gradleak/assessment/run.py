@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from gradleak.assessment.subject import Subject, look
 from gradleak.assessment.sweep import OWN, OnTrial, Sweep
 from gradleak.assessment.training import Trainings
 from gradleak.assessment.verdict import GateLimit
+from gradleak.audit.threads import one_thread
 from gradleak.errors import GradleakError
 from gradleak.reports.page import draw
 from gradleak.reports.record import AUDIT_FILE, OWNER_ONLY, PAGE_FILE, STORE_FILE, Record, write_private, write_record
@@ -33,6 +34,7 @@ from gradleak.studies.definition.library import Library
 from gradleak.studies.execution.driver import RunOptions, open_session
 from gradleak.studies.execution.events import EventListener
 from gradleak.studies.execution.executors import Executor
+from gradleak.studies.report.recorded_study import read_address
 from gradleak.version import __version__
 
 KEY = "audit"
@@ -110,7 +112,9 @@ def run_audit(
         trainings = Trainings(request, subject, plan, library, session)
         sweep = Sweep(request, subject, plan, every, session, library, trainings, watch.trial)
         try:
-            sweep.run()
+            # For the whole audit: the number of threads affects rounding.
+            with one_thread() if subject.small else nullcontext():
+                sweep.run()
         except KeyboardInterrupt:
             if OWN in sweep.results:
                 _write(sweep, output, finished=False)
@@ -150,7 +154,7 @@ def stored_audit(store: Path) -> dict[str, Any] | None:
     if not store.exists():
         return None
     try:
-        with closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as file:
+        with closing(sqlite3.connect(read_address(store), uri=True)) as file:
             row = file.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
             empty = file.execute("SELECT count(*) FROM cells").fetchone()[0] == 0
     except sqlite3.Error as error:

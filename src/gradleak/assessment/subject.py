@@ -12,6 +12,7 @@ from typing import Any
 from gradleak.assessment.request import AuditRequest
 from gradleak.assessment.texts import PreparedTexts, prepare, read_texts
 from gradleak.audit.scenario import Scenario, TargetSpec, labels_for
+from gradleak.audit.threads import is_small
 from gradleak.data import classes_needed
 from gradleak.exchange import Update
 from gradleak.studies.definition.library import Library
@@ -33,6 +34,7 @@ class Subject:
         example_norm: median L2 norm of the update of one text alone.
         values: entries of an update.
         seconds: of computing one update.
+        small: whether the model is too small for several threads.
     """
 
     target: TargetSpec
@@ -42,6 +44,7 @@ class Subject:
     example_norm: float
     values: int
     seconds: float
+    small: bool = False
 
     @property
     def root(self) -> float:
@@ -81,6 +84,7 @@ def look(request: AuditRequest, library: Library) -> Subject:
         example_norm=statistics.median(map(norm_of, single)),
         values=sent[0].num_values,
         seconds=seconds,
+        small=is_small(target),
     )
 
 

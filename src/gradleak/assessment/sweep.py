@@ -111,7 +111,7 @@ class Sweep:
     def _find_ends(self) -> None:
         """Find where leakage ends under each defense: the strongest first, then by bisection, turn by turn."""
         reserve = CONFIRM_SHARE + (UTILITY_SHARE if self.trainings.possible else 0.0)
-        self.searches = {ladder.name: Bisection(len(ladder.rungs)) for ladder in self.every}
+        self.searches = {ladder.name: Bisection(len(ladder.rungs), top_first=ladder.patient) for ladder in self.every}
         open_ladders = list(self.every)
         while open_ladders:
             for ladder in list(open_ladders):
@@ -269,8 +269,10 @@ class Sweep:
     @property
     def spent(self) -> float:
         """Seconds of all cells so far, as recorded, shared by the workers."""
-        total = sum(result.seconds for result in self.results.values()) + self.trainings.seconds
-        return total / self.session.executor.slots
+        slots, clients = self.session.executor.slots, self.request.client.clients
+        trials = self.results.values()
+        shared = sum(result.seconds / min(slots, max(1, result.trial.updates(clients))) for result in trials)
+        return shared + self.trainings.seconds
 
     @property
     def pace(self) -> float:

@@ -108,8 +108,8 @@ def _hurried(result: TrialResult) -> list[str]:
     if not result.out_of_time:
         return []
     return [
-        f"The attack used all of the {result.trial.seconds:g} seconds that it had for each update, and might read more in "
-        "more time: repeat the audit with a larger --budget before you rely on this."
+        f"The attack used all of the {result.trial.seconds:g} seconds that it had for each update, and might read more "
+        "in more time: repeat the audit with a larger --budget before you rely on this."
     ]
 
 
@@ -137,14 +137,13 @@ def _larger_batches(sweep: Sweep) -> list[str]:
 
 
 def _why_none(sweep: Sweep) -> str:
-    leaking = [ladder.title for ladder in sweep.every if _leaks_at_strongest(sweep, ladder.name, len(ladder.rungs))]
+    leaking = [
+        ladder.title
+        for ladder in sweep.every
+        if ladder.name in sweep.searches and sweep.searches[ladder.name].leaks_at_strongest
+    ]
     words = f"At their strongest these still leak: {', '.join(leaking)}. " if leaking else ""
     return f"{words}Give more time (--budget), or combine defenses and audit them (--defense … --defense …)."
-
-
-def _leaks_at_strongest(sweep: Sweep, name: str, rungs: int) -> bool:
-    search = sweep.searches.get(name)
-    return search is not None and search.low == rungs - 1
 
 
 # --- the gate ------------------------------------------------------------------------------------------------------
