@@ -13,7 +13,10 @@ import pytest
 from audit_tools import options, save_rows, steady
 from dictionary_attack import SENTENCES
 
+from conftest import small_target
 from gradleak.cli import main
+
+FINDS_NOTHING = ("--take", "0:4", "--set", "least=2")  # no cosine is above 2: only the own setup is tried
 
 
 @pytest.fixture(autouse=True)
@@ -263,6 +266,33 @@ def test_utility_is_measured_where_there_are_enough_texts(tmp_path: Path) -> Non
     utility = record_of(tmp_path)["utility"]
     if record_of(tmp_path)["ladders"]:
         assert "tested on 100 others" in utility["note"] or "learnt nothing" in utility["note"]
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        ["--fedavg", "steps=2,lr=0.01,batch=2,optimizer=adamw", "--batch-size", "2"],
+        ["--clients", "2", "--batch-size", "2", "--dropout"],
+        ["--send", "bf16", "--precision", "bf16", "--embeddings", "trained"],
+        ["--lora", "r=2,targets=query+value"],
+        ["--know", "labels,lengths", "--labels", "0=1,1=0"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_any_training_setup_can_be_audited(tmp_path: Path, setup: list[str]) -> None:
+    assert main(options(tmp_path, *setup, *FINDS_NOTHING)) == 0
+    record = record_of(tmp_path)
+    assert not [s["error"] for s in record["settings"] if s["error"]]
+    assert record["verdict"]["level"] == "holds"
+
+
+def test_language_model_can_be_audited(tmp_path: Path) -> None:
+    arguments = options(tmp_path, "--task", "causal-lm", *FINDS_NOTHING)
+    target = small_target("gpt2", "causal-lm")
+    target.model.save_pretrained(tmp_path / "model")  # type: ignore[operator]
+    target.tokenizer.save_pretrained(tmp_path / "model")
+    assert main(arguments) == 0
+    assert record_of(tmp_path)["settings"][0]["sentences"] == 4
 
 
 def test_few_texts_give_words_instead_of_a_figure(finished: Path) -> None:

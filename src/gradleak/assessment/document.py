@@ -124,12 +124,15 @@ def _threat_model(sweep: Sweep) -> dict[str, Any]:
         "Whether someone's text was used at all (membership), and what the finished model remembers.",
         *(f"{line[:1].upper()}{line[1:]}." for line in sweep.skipped),
     ]
-    note = (
-        "The attacker reads everything without being told anything: more knowledge cannot add to it."
-        if sweep.own.reads_everything
-        else None
-    )
-    return {"assumed": assumed, "not_tested": not_tested, "knowledge_note": note}
+    everything = ", ".join(fact.replace("-", " ") for fact in sweep.all_facts())
+    notes = [f"Everything but the words: {everything}."] if _informed(sweep) else []
+    if sweep.own.reads_everything:
+        notes.append("The own setup is read whole without being told anything: more knowledge cannot add to it.")
+    return {"assumed": assumed, "not_tested": not_tested, "knowledge_note": " ".join(notes) or None}
+
+
+def _informed(sweep: Sweep) -> bool:
+    return any(result.trial.axis == "knowledge" for result in sweep.results.values())
 
 
 def _ladder(sweep: Sweep, ladder: Ladder) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gradleak.assessment.request import AuditRequest
 from gradleak.assessment.texts import PreparedTexts, prepare, read_texts
 from gradleak.audit.scenario import Scenario, TargetSpec, labels_for
 from gradleak.audit.threads import is_small
-from gradleak.data import classes_needed
+from gradleak.data import Dataset, classes_needed
 from gradleak.exchange import Update
 from gradleak.studies.definition.library import Library
 from gradleak.targets import Target
@@ -75,7 +75,7 @@ def look(request: AuditRequest, library: Library) -> Subject:
     texts = prepare(request, target, found)
     labels_for(target, texts.attacked, request.data.labels)  # raises if labels and classes do not fit each other
     sent, seconds = _updates(request, target, texts)
-    single = sent if request.unit == 1 else _updates(request, target, texts, alone=True)[0]
+    single = sent if request.unit == 1 else _examples(request, target, texts)
     return Subject(
         target=spec,
         texts=texts,
@@ -88,19 +88,14 @@ def look(request: AuditRequest, library: Library) -> Subject:
     )
 
 
-def _updates(
-    request: AuditRequest, target: Target, texts: PreparedTexts, *, alone: bool = False
-) -> tuple[list[Update], float]:
+def _updates(request: AuditRequest, target: Target, texts: PreparedTexts) -> tuple[list[Update], float]:
     """Return a few updates, and the seconds that the fastest took: the first one also warms up."""
-    unit = 1 if alone else request.unit
-    client = replace(request.client, clients=1, send="fp32") if alone else replace(request.client, send="fp32")
-    data = texts.attacked.take(slice(0, unit * min(LOOKED_AT, len(texts.attacked) // unit)))
-    mapping = labels_for(target, data, request.data.labels)
+    data = texts.attacked.take(slice(0, request.unit * min(LOOKED_AT, len(texts.attacked) // request.unit)))
     scenario = Scenario(
         texts=data.texts,
-        labels=mapping(data) if mapping else None,
-        batch_size=1 if alone else request.batch_size,
-        client=client,
+        labels=_classes(request, target, data),
+        batch_size=request.batch_size,
+        client=replace(request.client, send="fp32"),
         seed=request.seed,
     )
     found: list[Update] = []
@@ -109,6 +104,18 @@ def _updates(
         found.append(batch.update)
         times.append(time.perf_counter())
     return found, min(after - before for before, after in pairwise(times))
+
+
+def _examples(request: AuditRequest, target: Target, texts: PreparedTexts) -> list[Update]:
+    """Return the updates of a few texts alone, as DP-SGD clips them."""
+    data = texts.attacked.take(slice(0, LOOKED_AT))
+    client = request.client.client(target, request.seed)
+    return list(client.train_alone(data.texts, _classes(request, target, data)))
+
+
+def _classes(request: AuditRequest, target: Target, data: Dataset) -> tuple[int, ...] | None:
+    mapping = labels_for(target, data, request.data.labels)
+    return mapping(data) if mapping else None
 
 
 def norm_of(update: Update) -> float:

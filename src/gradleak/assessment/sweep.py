@@ -163,12 +163,12 @@ class Sweep:
         updates = max(self._updates(self.plan.probe), min(self._updates(self.plan.sample), int(left / 2)))
         if self._try_rung(ladder, rung, updates * unit).leaks(line):
             return False
-        facts = self._all_facts()
+        facts = self.all_facts()
         probe = self.plan.probe
         if set(facts) == set(self.request.facts) or not self._affordable(self._updates(probe), 0.0):
             return True
         trial = self._rung_trial(ladder, rung, probe)
-        told = replace(trial, axis="knowledge", name=f"{rung.name}, attacker told {_listed(facts)}", facts=facts)
+        told = replace(trial, axis="knowledge", name=f"{rung.name}, {INFORMED}", facts=facts)
         return not self._try(told).leaks(line)
 
     def _train_chosen(self) -> None:
@@ -177,7 +177,7 @@ class Sweep:
 
     def _more_knowledge(self, own: TrialResult) -> None:
         """Attack the own setup with an attacker who is told everything, unless nothing was left to read."""
-        facts = self._all_facts()
+        facts = self.all_facts()
         if own.reads_everything or set(facts) == set(self.request.facts) or own.error is not None:
             return
         sentences = min(
@@ -186,7 +186,7 @@ class Sweep:
         if not self._affordable(self._updates(sentences), 0.0):
             self.skipped.append("an attacker who is told more: the budget was spent")
             return
-        trial = self._trial("knowledge", f"own setup, attacker told {_listed(facts)}", sentences)
+        trial = self._trial("knowledge", f"{OWN}, {INFORMED}", sentences)
         self._try(replace(trial, facts=facts, seconds=self.plan.patience))
 
     def _extend(self, own: TrialResult) -> None:
@@ -241,8 +241,8 @@ class Sweep:
             return own, rung.send
         return ((rung.defense, *own) if ladder.first else (*own, rung.defense)), None
 
-    def _all_facts(self) -> tuple[str, ...]:
-        """Return every fact that can be told in this setup."""
+    def all_facts(self) -> tuple[str, ...]:
+        """Return every fact that an attacker can be told in this setup."""
         classifier = self.subject.facts["task"] == "classification"
         return tuple(fact for fact in FACTS if classifier or fact != "labels")
 
@@ -295,8 +295,4 @@ class Sweep:
         return (self.trainings.pace or 0.0) <= self._left(0.0)
 
 
-OWN = "own setup"
-
-
-def _listed(facts: tuple[str, ...]) -> str:
-    return ", ".join(fact.replace("-", " ") for fact in facts)
+OWN, INFORMED = "own setup", "attacker told everything but the words"

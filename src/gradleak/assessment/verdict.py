@@ -120,8 +120,10 @@ def _told(sweep: Sweep) -> list[str]:
     if not told:
         return ["An attacker who is told more than the own setup gives away was not tried against it."]
     last = told[-1]
-    facts = ", ".join(fact.replace("-", " ") for fact in last.trial.facts)
-    return [f"An attacker who is told {facts} gets ROUGE-L {last.rouge_l:.0f} on {len(last.sentences)} sentences."]
+    return [
+        f"An attacker who is told everything but the words gets ROUGE-L {last.rouge_l:.0f} on {len(last.sentences)} "
+        "sentences."
+    ]
 
 
 def _larger_batches(sweep: Sweep) -> list[str]:
