@@ -59,7 +59,7 @@ def _guesses(target: Target, names: tuple[str, ...]) -> list[tuple[list[int], to
     return [
         (ids, _flat(batch_gradient(target, [ids], [label], names)))
         for ids in encoded
-        for label in range(target.num_labels)
+        for label in range(target.num_labels if target.task == "classification" else 1)
     ]
 
 

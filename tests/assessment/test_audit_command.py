@@ -258,14 +258,40 @@ def test_report_of_a_folder_of_rounds_draws_them(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))["kind"] == "rounds"
 
 
-def test_utility_is_measured_where_there_are_enough_texts(tmp_path: Path) -> None:
+def test_utility_is_measured_where_there_are_enough_texts_and_the_model_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gradleak.assessment.ladders import ladders
+
+    monkeypatch.setattr("gradleak.assessment.training.LR", 0.01)  # a model this small needs larger steps
+    monkeypatch.setattr("gradleak.assessment.run.ladders", lambda *given: ladders(*given)[-2:])
     arguments = options(tmp_path, "--take", "0:4")
-    lines = ["text,label", *(f"{'the cat sat' if n % 2 else 'a big dog ran'} on a mat,{n % 2}" for n in range(260))]
-    (tmp_path / "clients.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert main([*arguments, "--fedavg", "steps=1,lr=0.01,optimizer=adamw"]) == 0
+    lines = [f"{text},{int('dog' in text)}" for text in SENTENCES] * 40
+    (tmp_path / "clients.csv").write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
+    assert main(arguments) == 0
+    record = record_of(tmp_path)
+    assert record["verdict"]["level"] == "leaks"
+    utility = record["utility"]
+    assert utility["measured"]
+    assert utility["baseline"]["accuracy"] > 0.9
+    assert utility["baseline"]["tested"] == 100
+    trained = [s for s in record["settings"] if s["utility"] and s["axis"] == "defense"]
+    assert trained
+    private = [s["utility"]["epsilon"] for s in trained if s["ladder"] == "dpsgd"]
+    assert private
+    assert all(value > 0 for value in private)
+    assert "It costs: accuracy" in " ".join(record["recommendation"]["detail"])
+    assert "accuracy" in (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
+
+
+def test_model_that_learns_nothing_gets_words_instead_of_a_figure(tmp_path: Path) -> None:
+    arguments = options(tmp_path, "--take", "0:4")
+    lines = [f"{SENTENCES[n % 6]},{n // 6 % 2}" for n in range(240)]  # the label has nothing to do with the text
+    (tmp_path / "clients.csv").write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
+    assert main(arguments) == 0
     utility = record_of(tmp_path)["utility"]
-    if record_of(tmp_path)["ladders"]:
-        assert "tested on 100 others" in utility["note"] or "learnt nothing" in utility["note"]
+    assert not utility["measured"]
+    assert "has learnt nothing" in utility["note"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from gradleak.assessment.ladders import Ladder
 from gradleak.assessment.sweep import Sweep
 from gradleak.assessment.trials import TrialResult, setting_record
-from gradleak.assessment.verdict import GateLimit, gated, recommendation, verdict
+from gradleak.assessment.verdict import GateLimit, recommendation, verdict
 from gradleak.metrics import SCORE_NAMES
 from gradleak.reports.record import MARK, SCHEMA, Record
 from gradleak.reports.words import cleaned, sentence_record
@@ -56,9 +56,9 @@ def make_record(
         "finished": finished,
         "notices": _notices(sweep, finished),
         "line": {"rougeL": line.rouge_l, "words": line.words},
-        "verdict": verdict(sweep.own, line),
+        "verdict": verdict(sweep.own, line, [r for r in sweep.of_own_setup() if r.trial.axis == "knowledge"]),
         "recommendation": recommendation(sweep, numbers) if finished else None,
-        "gate": [limit.check(gated(sweep)) for limit in gate],
+        "gate": [limit.check(sweep.of_own_setup()) for limit in gate],
         "threat_model": _threat_model(sweep),
         "own": numbers.get(sweep.own.trial.name),
         "settings": [

@@ -68,7 +68,10 @@ class Sweep:
         """Try all settings that the budget allows."""
         own = self._own_setup()
         self._batch_sizes()
-        if own.leaks(self.request.line):
+        line = self.request.line
+        if not own.leaks(line):
+            self._more_knowledge(own)
+        if any(result.leaks(line) for result in self.of_own_setup()):
             self._find_ends()
             self._price()
             self._choose()
@@ -76,6 +79,10 @@ class Sweep:
             self.skipped.append("defenses: the own setup is below the line without more of them")
         self._more_knowledge(own)
         self._extend(own)
+
+    def of_own_setup(self) -> list[TrialResult]:
+        """Return the results of the own setup: against the attacker as given, and against a better informed one."""
+        return [r for r in self.results.values() if r.trial.axis in ("own", "knowledge") and r.trial.ladder is None]
 
     @property
     def own(self) -> TrialResult:

@@ -17,8 +17,14 @@ from gradleak.reports.page import price
 WORST = "worst-"
 
 
-def verdict(own: TrialResult, line: SafetyLine) -> dict[str, str]:
-    """Return the verdict on the own setup: a level, one sentence, and the worst case in another."""
+def verdict(own: TrialResult, line: SafetyLine, informed: Sequence[TrialResult] = ()) -> dict[str, str]:
+    """Return the verdict on the own setup: a level, one sentence, and the worst case in another.
+
+    Args:
+        own: the own setup.
+        line: where it counts as safe.
+        informed: the own setup against attackers who are told more.
+    """
     count, exact = len(own.sentences), own.exact
     if not count:
         return {
@@ -42,6 +48,14 @@ def verdict(own: TrialResult, line: SafetyLine) -> dict[str, str]:
         level = "leaks" if own.rouge_l >= 50 or exact else "partly"
         read = f"{exact} of {count} sentences word for word" if exact else "parts of sentences"
         return {"level": level, "sentence": f"With this setup an attacker reads back {read}.", "detail": detail}
+    worst = max(informed, key=lambda result: result.rouge_l, default=own)
+    if worst.leaks(line):
+        return {
+            "level": "partly",
+            "sentence": "An attacker who is told nothing stays below the line; one who is told all but the words "
+            f"reads back {worst.exact} of {len(worst.sentences)} sentences word for word.",
+            "detail": f"{detail} Told more: mean ROUGE-L {worst.rouge_l:.0f}.",
+        }
     return {
         "level": "holds",
         "sentence": f"With this setup the attacks stay below the line: ROUGE-L {line.rouge_l:g}, no sentence of more "
@@ -60,10 +74,10 @@ def recommendation(sweep: Sweep, numbers: Mapping[str, int]) -> dict[str, Any]:
     own, line = sweep.own, sweep.request.line
     if not own.sentences:
         return _advice("Nothing can be recommended: the own setup was not measured.", [])
-    if not own.leaks(line):
+    if not any(result.leaks(line) for result in sweep.of_own_setup()):
         return _advice(
             "Keep the setup as it is: no attack that was tried reads more than the line allows.",
-            ["Audit again when the model, the batch size or the way of training changes."],
+            [*_leaking_batches(sweep), "Audit again when the model, the batch size or the way of training changes."],
             setting=numbers.get(OWN),
         )
     if sweep.chosen is None:
@@ -138,6 +152,15 @@ def _larger_batches(sweep: Sweep) -> list[str]:
     return [f"Nothing came back from batches of {min(larger)} either, but batch size alone is no guarantee."]
 
 
+def _leaking_batches(sweep: Sweep) -> list[str]:
+    sizes = [
+        r.trial.batch_size for r in sweep.results.values() if r.trial.axis == "batch" and r.leaks(sweep.request.line)
+    ]
+    if not sizes:
+        return []
+    return [f"But keep the batch size: text comes back from batches of {', '.join(map(str, sorted(sizes)))}."]
+
+
 def _why_none(sweep: Sweep) -> str:
     leaking = [
         ladder.title
@@ -198,8 +221,3 @@ class GateLimit:
             "found": None if found is None else round(found, 2),
             "passed": passed,
         }
-
-
-def gated(sweep: Sweep) -> list[TrialResult]:
-    """Return the results that a gate looks at: those of the own setup, also against a better informed attacker."""
-    return [r for r in sweep.results.values() if r.trial.axis in ("own", "knowledge") and r.trial.ladder is None]
