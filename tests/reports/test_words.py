@@ -34,6 +34,15 @@ def test_case_and_punctuation_do_not_count() -> None:
     assert guess.pattern == "111"
 
 
+def test_words_that_a_tokenizer_has_taken_apart_still_match() -> None:
+    truth, guess = mark_matches("It's the cat's mat, isn't it?", "it ' s the cat ' s mat , isn ' t it ?")
+    assert set(truth.pattern) == {"1"}
+    assert set(guess.pattern) == {"1"}
+    assert mark_matches("I love 😀", "i love 😀")[1].pattern == "111"
+    assert mark_matches("I love 😀", "i hate 😡")[1].pattern == "100"
+    assert mark_matches("...", "the ...")[0].pattern == "0"
+
+
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_character_without_a_shape_is_left(text: str) -> None:
     shown = clean(text)

@@ -155,10 +155,10 @@ def capacity_chart(rows: Sequence[tuple[str, float]], limits: Sequence[tuple[str
             if end > WIDTH - 70
             else label(f"{value:,.0f}", end + 5, y + 15, "start", "tick"),
         ]
-    for _, value in limits:
+    for name, value in limits:
         x = across(log10(max(1.0, value)))
         parts.append(line(x, top - 4, x, foot, "limit"))
-        parts.append(label(f"{value:,.0f}", x, top - 8, "middle", "tick limit-text"))
+        parts.append(label(f"{name} {value:,.0f}", min(x + 30, WIDTH), top - 8, "end", "tick limit-text"))
     words = "; ".join(f"{name}: {value:,.0f} tokens" for name, value in rows)
     told = "; ".join(f"{name}: {value:,.0f}" for name, value in limits)
     return drawing(WIDTH, foot + 8, title, f"{words}. Limits: {told}", parts)

@@ -6,6 +6,8 @@ Recovered text is written by whoever wrote the private data. It may hold markup,
 
 from __future__ import annotations
 
+import re
+import string
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,15 +77,27 @@ def split_words(text: str) -> tuple[str, ...]:
 def mark_matches(reference: str, reconstruction: str) -> tuple[MarkedWords, MarkedWords]:
     """Return both sentences with the words of their longest common subsequence marked, whatever their case.
 
-    Punctuation at the ends of a word does not count, as in ROUGE.
+    Words are compared by their runs of letters and digits, as in ROUGE: a tokenizer may return `it ' s` for `it's`.
+    Punctuation that stands alone goes with the word before it.
     """
     truth, guess = split_words(reference), split_words(reconstruction)
-    pairs = _common([_plain(word) for word in truth], [_plain(word) for word in guess])
-    left, right = {i for i, _ in pairs}, {j for _, j in pairs}
+    left, right = [list(map(_runs, words)) for words in (truth, guess)]
+    pairs = _common([run for word in left for run in word], [run for word in right for run in word])
     return (
-        MarkedWords(truth, tuple(i in left for i in range(len(truth)))),
-        MarkedWords(guess, tuple(j in right for j in range(len(guess)))),
+        MarkedWords(truth, _all_matched(left, {i for i, _ in pairs})),
+        MarkedWords(guess, _all_matched(right, {j for _, j in pairs})),
     )
+
+
+def _all_matched(words: Sequence[Sequence[str]], found: set[int]) -> tuple[bool, ...]:
+    """Return for each word whether all its runs were found, counted over all words."""
+    marks: list[bool] = []
+    start = 0
+    for runs in words:
+        own = range(start, start + len(runs))
+        start += len(runs)
+        marks.append(all(number in found for number in own) if runs else bool(marks and marks[-1]))
+    return tuple(marks)
 
 
 def sentence_record(
@@ -116,9 +130,10 @@ def _cut(word: str) -> str:
     return f"{word[:LONGEST_WORD]}\N{HORIZONTAL ELLIPSIS}(+{len(word) - LONGEST_WORD})"
 
 
-def _plain(word: str) -> str:
-    bare = "".join(character for character in word.casefold() if character.isalnum())
-    return bare or word
+def _runs(word: str) -> list[str]:
+    """Return the runs of letters and digits of a word; other signs as they are, and nothing for plain punctuation."""
+    runs = re.findall(r"[^\W_]+", word.casefold())
+    return runs or ([] if all(character in string.punctuation for character in word) else [word])
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
