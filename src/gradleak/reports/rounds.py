@@ -157,7 +157,7 @@ def rounds_record(path: Path, *, reveal: bool = False) -> Record:
         "rounds": looks,
         "sentences": shown[:SHOWN_SENTENCES],
         "sentences_total": len(shown),
-        "capacity": {key: header.get(key) for key in ("hidden", "rank", "parameters")},
+        "capacity": _capacity(header),
         "measured": _measured(header, lines),
     }
     return cleaned(record)
@@ -237,6 +237,17 @@ def _threat_model(header: Mapping[str, Any]) -> dict[str, Any]:
             "Rounds and clients that were not sampled, and attacks that combine several rounds.",
         ],
     }
+
+
+def _capacity(header: Mapping[str, Any]) -> dict[str, Any]:
+    capacity: dict[str, Any] = {key: header.get(key) for key in ("hidden", "rank", "parameters")}
+    if capacity["hidden"]:
+        rank = f" The adapter's rank is {capacity['rank']}." if capacity["rank"] else ""
+        capacity["lines"] = [
+            f"With fewer tokens than the {capacity['hidden']:,} dimensions of a layer's input, the words of an update can be "
+            f"solved for; beyond that an attack has to search.{rank}"
+        ]
+    return capacity
 
 
 def _measured(header: Mapping[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
