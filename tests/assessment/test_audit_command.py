@@ -106,6 +106,13 @@ def test_files_are_private_and_hold_no_private_word_but_the_records(finished: Pa
         assert "mat</bdi>" not in content
 
 
+def test_every_key_of_the_record_is_documented(finished: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    record = record_of(finished)
+    keys = {*record, *record["settings"][0], *record["ladders"][0], *record["sentences"][0], *record["recommendation"]}
+    assert not [key for key in keys if f"`{key}`" not in page]
+
+
 def test_same_command_again_finds_everything_done_and_the_same_numbers(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -173,8 +174,14 @@ def collect(trial: Trial, cells: Sequence[AttackCell], store: Store, errors: Map
         for sentence in store.sentences(cell.id):
             sentences.append(sentence)
             batches.append(number)
-    error = None if sentences else next((errors[cell.id] for cell in cells if cell.id in errors), "not measured")
+    failed = next((errors[cell.id] for cell in cells if cell.id in errors), "not measured")
+    error = None if sentences else without_quotes(failed)
     return TrialResult(trial, tuple(sentences), tuple(batches), seconds, error)
+
+
+def without_quotes(error: str) -> str:
+    """Return an error without what it quotes, which may be private text."""
+    return re.sub(r"""(?<!\w)(?P<mark>['"]).*?(?P=mark)""", "\N{HORIZONTAL ELLIPSIS}", error)
 
 
 def setting_record(

@@ -244,8 +244,8 @@ def _capacity(header: Mapping[str, Any]) -> dict[str, Any]:
     if capacity["hidden"]:
         rank = f" The adapter's rank is {capacity['rank']}." if capacity["rank"] else ""
         capacity["lines"] = [
-            f"With fewer tokens than the {capacity['hidden']:,} dimensions of a layer's input, the words of an update can be "
-            f"solved for; beyond that an attack has to search.{rank}"
+            f"With fewer tokens than the {capacity['hidden']:,} dimensions of a layer's input, the words of an update "
+            f"can be solved for; beyond that an attack has to search.{rank}"
         ]
     return capacity
 

@@ -61,6 +61,7 @@ class AuditBoard:
         self._screen.line(f"{trial.name}: {_found(result)}  ({left})")
 
     def _first_sentence(self, event: Event) -> None:
+        from gradleak.reports.words import clean
         from gradleak.studies.execution.events import Finished
 
         if self._shown or not isinstance(event, Finished):
@@ -70,9 +71,8 @@ class AuditBoard:
             return
         self._shown = True
         count = len(read.reference.split())
-        words = (
-            read.reconstruction if self._reveal else f"{BLOCK * count} ({plural(count, 'word')}; --reveal shows them)"
-        )
+        hidden = f"{BLOCK * count} ({plural(count, 'word')}; --reveal shows them)"
+        words = clean(read.reconstruction) if self._reveal else hidden
         how = "word for word" if read.exact else f"ROUGE-L {read.rougeL:.0f}"
         self._screen.line(f"first sentence read back, {how}: {words}", "red")
 
