@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from gradleak.assessment.request import AuditRequest
 from gradleak.assessment.texts import PreparedTexts, prepare, read_texts
 from gradleak.audit.scenario import Scenario, TargetSpec, labels_for
-from gradleak.audit.threads import is_small
+from gradleak.audit.threads import is_small, one_thread
 from gradleak.data import Dataset, classes_needed
 from gradleak.exchange import Update
 from gradleak.studies.definition.library import Library
@@ -74,8 +75,9 @@ def look(request: AuditRequest, library: Library) -> Subject:
     target = spec.load(request.seed, request.device)
     texts = prepare(request, target, found)
     labels_for(target, texts.attacked, request.data.labels)  # raises if labels and classes do not fit each other
-    sent, seconds = _updates(request, target, texts)
-    single = sent if request.unit == 1 else _examples(request, target, texts)
+    with one_thread() if is_small(target) else nullcontext():
+        sent, seconds = _updates(request, target, texts)
+        single = sent if request.unit == 1 else _examples(request, target, texts)
     return Subject(
         target=spec,
         texts=texts,
