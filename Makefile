@@ -8,7 +8,7 @@ MODELS := $(VENV)/.models
 LOCKED := $(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes
 JOBS ?= 2
 
-.PHONY: demo test quick-tests test-slow fuzz lint bench golden clean setup
+.PHONY: demo audit test quick-tests test-slow test-browser fuzz lint bench golden clean setup
 
 setup: $(READY)
 
@@ -28,16 +28,24 @@ $(MODELS): requirements-models.lock $(READY)
 demo: $(READY)
 	$(BIN)/gradleak demo
 
+# The shipped example: three minutes of attacks, in two worker processes with a core each; the report is audit/report.html.
+audit: $(READY)
+	$(BIN)/gradleak audit --model tiny --data cola --take 0:16 --budget 3m --workers 2 -o audit/
+
 # Side by side: the type checker uses one core.
 test: $(READY)
 	$(MAKE) --no-print-directory -j 2 lint quick-tests
 
 # One thread each: on models this small, threads wait for each other.
 quick-tests: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not real" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not real and not browser" tests
 
 test-slow: $(READY) $(MODELS)
-	$(BIN)/python -m pytest -m "slow or real" tests
+	$(BIN)/python -m pytest -m "(slow or real) and not browser" tests
+
+# The report in a real browser. Installs nothing: finds Chromium, Python's playwright and axe-core, or says what is missing.
+test-browser: $(READY)
+	$(BIN)/python -m pytest -m browser -rs tests/browser
 
 # Before a release: an hour for each reader of files and options.
 SECONDS ?= 3600

@@ -21,12 +21,16 @@ def fitting_threads(target: Target, knowledge: Sequence[Knowledge]) -> AbstractC
         target: the model.
         knowledge: the attacker's knowledge of the updates that are attacked together.
     """
+    sequences = sum(known.sequences or 1 for known in knowledge)
+    return one_thread() if is_small(target, sequences) else nullcontext()
+
+
+def is_small(target: Target, sequences: int = 1) -> bool:
+    """Return whether so many sequences of a model on the CPU are too little work for several threads."""
     layers = sum(
         parameter.numel() for name, parameter in target.parameters.items() if name not in target.embedding_parameters
     )
-    sequences = sum(known.sequences or 1 for known in knowledge)
-    small = target.device.type == "cpu" and layers * sequences < SMALL_WORK
-    return one_thread() if small else nullcontext()
+    return target.device.type == "cpu" and layers * sequences < SMALL_WORK
 
 
 @contextmanager

@@ -24,6 +24,7 @@ class Dataset:
         source: Who made the set, or the file it was read from.
         whole: For a shipped sample the name of the set it was drawn from.
         used: The classes that occur, in order; a part of a dataset keeps those of the whole.
+        skipped: Rows of a file that were left out because they hold no text or no label (`load_file`).
     """
 
     name: str
@@ -33,6 +34,7 @@ class Dataset:
     source: str
     whole: str | None = None
     used: tuple[int, ...] = field(default=(), compare=False)
+    skipped: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.used and self.labels is not None:

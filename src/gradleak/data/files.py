@@ -8,6 +8,7 @@ import io
 import json
 import os.path
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,10 +19,19 @@ from gradleak.errors import GradleakError
 from gradleak.files import read_bytes
 
 Row: TypeAlias = tuple[int, Mapping[str, object]]  # line number, values by column
+ReadRow: TypeAlias = Row | GradleakError  # an error for a row that is none
 
 
-def load_file(path: Path, *, text_column: str | None = None, label_column: str | None = None) -> Dataset:
+def load_file(
+    path: Path, *, text_column: str | None = None, label_column: str | None = None, skip_bad: bool = False
+) -> Dataset:
     """Read a dataset from a file, in the format of its extension.
+
+    Args:
+        path: The file.
+        text_column: The column of the texts, if it does not have a usual name.
+        label_column: The column of the labels, if it does not have a usual name.
+        skip_bad: Leave out rows without a text or a label and count them, instead of raising an error.
 
     Raises:
         GradleakError: If the file cannot be read in this format.
@@ -37,13 +47,20 @@ def load_file(path: Path, *, text_column: str | None = None, label_column: str |
             raise GradleakError(f"{path} has no columns: a .txt file holds one text a line and no labels")
         texts = tuple(line.strip() for line in _lines(content) if line.strip())
         return Dataset(str(path), texts, None, None, str(path))
-    rows = list(_READERS[extension](content, path))
+    read = list(_READERS[extension](content, path))
+    rows = [row for row in read if not isinstance(row, GradleakError)]
+    bad = next((row for row in read if isinstance(row, GradleakError)), None)
+    if bad is not None and not (skip_bad and rows):
+        raise bad
     if not rows:
         raise GradleakError(f"{path} has no examples below its header")
-    return _from_rows(rows, path, text_column, label_column)
+    dataset = _from_rows(rows, path, text_column, label_column, skip_bad)
+    return replace(dataset, skipped=len(read) - len(dataset))
 
 
-def _from_rows(rows: list[Row], path: Path, text_column: str | None, label_column: str | None) -> Dataset:
+def _from_rows(
+    rows: list[Row], path: Path, text_column: str | None, label_column: str | None, skip_bad: bool
+) -> Dataset:
     columns = list(dict.fromkeys(column for _, row in rows for column in row))
     text, label = find_columns(
         columns,
@@ -52,12 +69,23 @@ def _from_rows(rows: list[Row], path: Path, text_column: str | None, label_colum
         text_column=text_column,
         label_column=label_column,
     )
-    texts = tuple(_text(row, text, f"line {line} of {path}") for line, row in rows)
+    texts: list[str] = []
+    named: list[str] = []
+    for line, row in rows:
+        place = f"line {line} of {path}"
+        try:
+            found = _text(row, text, place)
+            named += [] if label is None else [_label(row, label, place)]
+            texts.append(found)
+        except GradleakError:
+            if not skip_bad:
+                raise
+    if not texts:
+        raise GradleakError(f"{path} has no row with a text in column '{text}'")
     if label is None:
-        return Dataset(str(path), texts, None, None, str(path))
-    named = [_label(row, label, f"line {line} of {path}") for line, row in rows]
+        return Dataset(str(path), tuple(texts), None, None, str(path))
     labels, names = number_labels(named, str(path))
-    return Dataset(str(path), texts, labels, names, str(path))
+    return Dataset(str(path), tuple(texts), labels, names, str(path))
 
 
 def _text(row: Mapping[str, object], column: str, place: str) -> str:
@@ -106,7 +134,7 @@ def _lines(content: str) -> list[str]:
     return content.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _table(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Row]:
+def _table(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[ReadRow]:
     _, first = next(records, (0, []))
     header = [column.strip() for column in first]
     double = next((column for column in header if header.count(column) > 1), None)
@@ -114,16 +142,17 @@ def _table(records: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Row
         raise GradleakError(f"{path} has the column '{double}' more than once; give each column a name of its own")
     for line, cells in records:
         if len(cells) != len(header):
-            raise GradleakError(f"line {line} of {path} has {len(cells)} columns where the header has {len(header)}")
-        yield line, dict(zip(header, cells, strict=True))
+            yield GradleakError(f"line {line} of {path} has {len(cells)} columns where the header has {len(header)}")
+        else:
+            yield line, dict(zip(header, cells, strict=True))
 
 
-def _read_tsv(content: str, path: Path) -> Iterator[Row]:
+def _read_tsv(content: str, path: Path) -> Iterator[ReadRow]:
     lines = enumerate(_lines(content), start=1)
     return _table(((number, line.split("\t")) for number, line in lines if line.strip(" ")), path)
 
 
-def _read_csv(content: str, path: Path) -> Iterator[Row]:
+def _read_csv(content: str, path: Path) -> Iterator[ReadRow]:
     return _table(_csv_records(content, path), path)
 
 
@@ -141,23 +170,25 @@ def _csv_records(content: str, path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line, cells
 
 
-def _read_jsonl(content: str, path: Path) -> Iterator[Row]:
+def _read_jsonl(content: str, path: Path) -> Iterator[ReadRow]:
     for number, line in enumerate(_lines(content), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            problem = f"{error.msg} at column {error.colno}"
-            raise GradleakError(f"line {number} of {path} is not valid JSON: {problem}") from None
-        except (ValueError, RecursionError):  # a number or a nesting beyond what Python reads
-            raise GradleakError(f"line {number} of {path} is not JSON that can be read") from None
-        if not isinstance(row, dict):
-            raise GradleakError(f"line {number} of {path} is not a JSON object with named columns")
-        yield number, row
+        if line.strip():
+            yield _json_row(number, line, path)
 
 
-_READERS: dict[str, Callable[[str, Path], Iterator[Row]]] = {
+def _json_row(number: int, line: str, path: Path) -> ReadRow:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        return GradleakError(f"line {number} of {path} is not valid JSON: {error.msg} at column {error.colno}")
+    except (ValueError, RecursionError):  # a number or a nesting beyond what Python reads
+        return GradleakError(f"line {number} of {path} is not JSON that can be read")
+    if not isinstance(row, dict):
+        return GradleakError(f"line {number} of {path} is not a JSON object with named columns")
+    return number, row
+
+
+_READERS: dict[str, Callable[[str, Path], Iterator[ReadRow]]] = {
     ".csv": _read_csv,
     ".tsv": _read_tsv,
     ".jsonl": _read_jsonl,

@@ -13,7 +13,9 @@ from gradleak.data.shipped import catalogue, find, load_sample
 from gradleak.errors import GradleakError, unknown_name
 
 
-def load_dataset(name: str, *, text_column: str | None = None, label_column: str | None = None) -> Dataset:
+def load_dataset(
+    name: str, *, text_column: str | None = None, label_column: str | None = None, skip_bad: bool = False
+) -> Dataset:
     """Load a dataset by name or path.
 
     Args:
@@ -22,6 +24,7 @@ def load_dataset(name: str, *, text_column: str | None = None, label_column: str
             .csv, .tsv or .jsonl file.
         text_column: The column of the texts, if it does not have a usual name.
         label_column: The column of the labels, if it does not have a usual name.
+        skip_bad: Leave out rows of a file without a text or a label and count them in `Dataset.skipped`.
 
     Raises:
         GradleakError: If there is no such dataset or it cannot be read; one line says why.
@@ -34,7 +37,7 @@ def load_dataset(name: str, *, text_column: str | None = None, label_column: str
     place = os.path.expanduser(name)
     path = Path(place)
     if path.suffix.lower() in EXTENSIONS or os.path.isfile(place):
-        return load_file(path, text_column=text_column, label_column=label_column)
+        return load_file(path, text_column=text_column, label_column=label_column, skip_bad=skip_bad)
     set_name, colon, split = name.rpartition(":")
     if colon:
         return _load_from_hub(name, set_name, split, text_column, label_column)

@@ -117,7 +117,7 @@ def run(
             summary = run_study(
                 loaded,
                 path,
-                executor=_executor(workers, ray, device),
+                executor=study_executor(workers, ray, device),
                 targets=target,
                 listener=board.see,
                 options=RunOptions(wait=wait, retry_failed=retry_failed, keep_old=keep_old),
@@ -158,7 +158,8 @@ def _read_by(study: Study) -> Iterator[str]:
             yield model.name
 
 
-def _executor(workers: int | None, ray: str | None, device: str) -> Executor:
+def study_executor(workers: int | None, ray: str | None, device: str) -> Executor:
+    """Return the executor that `--workers` and `--ray` choose."""
     from gradleak.studies import InProcess, Processes, RayCluster
 
     if ray is not None:

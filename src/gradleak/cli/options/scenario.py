@@ -41,7 +41,7 @@ from gradleak.files import STDOUT
 from gradleak.printable import quoted
 
 if TYPE_CHECKING:
-    from gradleak.audit.scenario import ClientSettings, Scenario
+    from gradleak.audit.scenario import ClientSettings, Scenario, TargetSpec
     from gradleak.data import Dataset, LabelMapping
     from gradleak.defenses import Defense
     from gradleak.exchange import Origin
@@ -157,31 +157,39 @@ class ModelChoice:
             origin: the model of a captured update, which decides what the options leave open. Without --model-seed it
                 also gives the head's seed; `--seed` is then the attack's.
         """
-        from gradleak.audit.scenario import TargetSpec
-
         device = parse_device(self.device)
         if origin is not None:
             num_labels, seed = origin.num_labels, origin.seed
         if self.model_seed is not None:
             seed = self.model_seed
-        if self.model == "":
-            raise GradleakError("--model takes a name, a directory, a GGUF file or a hub id, not ''")
-        model = (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model
-        if self.model is None and origin is not None:
-            _refuse_fetching(origin)
-        task = (origin.task if origin else "classification") if self.task is None else self.task
-        lora = self._lora(origin)
-        classes, new_head = self._head(model, task, max(2, num_labels) if num_labels else None, origin)
-        spec = TargetSpec(
-            model,
-            classes if self.num_labels is None else self.num_labels,
-            task,  # type: ignore[arg-type]  # load_target refuses other names
-            self.random_weights,
-            new_head or None,
-            lora,
-            None if self.adapter is None else str(self.adapter),
+        spec = self.spec(origin)
+        classes, new_head = self._head(spec.name, spec.task, max(2, num_labels) if num_labels else None, origin)
+        spec = replace(
+            spec, num_labels=classes if self.num_labels is None else self.num_labels, new_head=new_head or None
         )
         return spec.load(seed, device, allow_pickle=self.allow_pickle, trust_remote_code=self.trust_remote_code)
+
+    def spec(self, origin: Origin | None = None) -> TargetSpec:
+        """Return the model that the options name, with the number of classes left open if they do.
+
+        Args:
+            origin: the model of a captured update, which decides what the options leave open.
+        """
+        from gradleak.audit.scenario import TargetSpec
+
+        if self.model == "":
+            raise GradleakError("--model takes a name, a directory, a GGUF file or a hub id, not ''")
+        if self.model is None and origin is not None:
+            _refuse_fetching(origin)
+        return TargetSpec(
+            (origin.name if origin else DEFAULT_MODEL) if self.model is None else self.model,
+            self.num_labels,
+            (origin.task if origin else "classification") if self.task is None else self.task,  # type: ignore[arg-type]
+            self.random_weights,
+            self.new_head or None,
+            self._lora(origin),
+            None if self.adapter is None else str(self.adapter),
+        )
 
     def _lora(self, origin: Origin | None) -> Lora | None:
         """Return the settings of a fresh adapter: those of --lora, else those of the captured update.

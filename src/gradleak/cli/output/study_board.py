@@ -10,6 +10,7 @@ from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.wording import plural
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import TaskID
 
     from gradleak.studies import Event, Outcome
@@ -55,9 +56,14 @@ class Board:
 
 
 class LiveBoard(Board):
-    """Adds bars below the lines: one for the study and one for every running cell."""
+    """Adds bars below the lines: one for the study and one for every running cell.
 
-    def __init__(self, screen: Screen) -> None:
+    Args:
+        screen: where lines are printed.
+        console: where the bars are drawn; the screen's by default.
+    """
+
+    def __init__(self, screen: Screen, console: Console | None = None) -> None:
         super().__init__(screen)
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
@@ -66,7 +72,7 @@ class LiveBoard(Board):
             BarColumn(16),
             TextColumn("{task.fields[where]}", style="dim", markup=False, table_column=Column(no_wrap=True)),
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
-            console=screen.console,
+            console=console or screen.console,
             transient=True,
             expand=True,
         )

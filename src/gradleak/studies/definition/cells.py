@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from gradleak.audit.scenario import ClientSettings, TargetSpec
+from gradleak.federation import Embeddings, WireFormat
 from gradleak.studies.definition.specs import AttackSpec, DataSpec
 
 Kind = Literal["attack", "utility"]
@@ -120,6 +121,8 @@ class UtilityCell(Cell):
         epochs: passes over the training set.
         batch_size: sentences per step.
         lr: learning rate.
+        embeddings: which embeddings are trained; None for all, or none of a model with adapters.
+        send: number format in which gradients are sent; None for float32.
     """
 
     kind: ClassVar[Kind] = "utility"
@@ -129,6 +132,8 @@ class UtilityCell(Cell):
     epochs: int
     batch_size: int
     lr: float
+    embeddings: Embeddings | None = None
+    send: WireFormat | None = None
 
     @property
     def title(self) -> str:

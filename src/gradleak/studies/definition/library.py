@@ -36,6 +36,10 @@ class Library:
             self._datasets[key] = load_dataset(spec.name, text_column=spec.text_column, label_column=spec.label_column)
         return self._datasets[key]
 
+    def put(self, dataset: Dataset) -> None:
+        """Let specifications of the dataset's name mean this dataset, which a caller has prepared."""
+        self._datasets[dataset.name, None, None] = dataset
+
     def get(self, spec: DataSpec) -> Dataset:
         """Return the examples in the range that is taken."""
         return self.whole(spec).take(slice(*self.bounds(spec)))

@@ -1,6 +1,7 @@
 """The driver: hand cells to an executor, record their results, and retry those that fail.
 
-Used by `gradleak study run`, which draws the events that a run reports.
+Used by `gradleak study run`, which draws the events that a run reports, and by `gradleak audit`, which decides on its
+next cells by the results of the last ones (`open_session`).
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,14 +104,53 @@ def run_study(
         raise GradleakError(
             f"study {study.name} has no cells to run; not available yet: {', '.join(study.unavailable)}"
         )
+    with open_session(path, executor, library=library, listener=listener, options=chosen) as session:
+        session.store.describe(_facts(study))
+        return session.run(cells)
+
+
+@contextmanager
+def open_session(
+    path: str | Path,
+    executor: Executor,
+    *,
+    library: Library,
+    listener: EventListener | None = None,
+    options: RunOptions | None = None,
+) -> Iterator[Session]:
+    """Lock and open a file of records, and yield a session that runs cells in several steps; see `run_study`."""
+    chosen = options or RunOptions()
     path = Path(path)
     if not path.absolute().parent.is_dir():
         raise GradleakError(f"{path} cannot be written: there is no folder {path.parent}")
-    with only_driver(path, wait=chosen.wait), Store(path) as store:
-        store.describe(_facts(study))
+    with only_driver(path, wait=chosen.wait), Store(path) as store, ExitStack() as workers:
         if chosen.retry_failed:
             store.forget_failures()
-        return _Run(cells, library, store, executor, listener or (lambda event: None), chosen.keep_old).run()
+        yield Session(store, library, executor, listener or (lambda event: None), chosen.keep_old, workers)
+
+
+@dataclass
+class Session:
+    """A file of records that is held open, and the executor of its cells, whose workers stay from step to step."""
+
+    store: Store
+    library: Library
+    executor: Executor
+    listener: EventListener
+    keep_old: bool
+    workers: ExitStack
+    started: bool = False
+
+    def run(self, cells: Sequence[Cell]) -> Summary:
+        """Run those of the cells that have no valid result yet."""
+        run = _Run(cells, self.library, self.store, self.executor, self.listener, self.keep_old)
+        return run.run(self._start)
+
+    def _start(self) -> None:
+        """Start the executor, unless it was."""
+        if not self.started:
+            self.started = True
+            self.workers.enter_context(self.executor)
 
 
 def _facts(study: Study) -> dict[str, str]:
@@ -135,15 +175,16 @@ class _Run:
     attempts: dict[str, int] = field(default_factory=dict)  # by cell: failed attempts so far
     stale: dict[str, list[str]] = field(default_factory=dict)  # by cell: the records that it replaces
 
-    def run(self) -> Summary:
-        """Plan, then run all waiting cells."""
+    def run(self, start: Callable[[], None]) -> Summary:
+        """Plan, then run all waiting cells; `start` starts the executor, if there are any."""
         started = time.monotonic()
         stale = self._plan()
         before = len(self.cells) - len(self.waiting) - len(self.failed)
-        with self.executor if self.waiting else nullcontext():
-            left = self.seconds_left()
-            self.report(Planned(len(self.cells), before, len(self.failed), self.executor.slots, left, stale))
-            self._run_waiting()
+        if self.waiting:
+            start()
+        left = self.seconds_left()
+        self.report(Planned(len(self.cells), before, len(self.failed), self.executor.slots, left, stale))
+        self._run_waiting()
         done = len(self.cells) - len(self.failed)
         return Summary(
             cells=len(self.cells),

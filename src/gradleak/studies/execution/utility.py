@@ -29,8 +29,9 @@ from gradleak.defenses import (
 )
 from gradleak.errors import GradleakError
 from gradleak.exchange import Listener, Reporter, Update
-from gradleak.federation import Client, Embeddings
+from gradleak.federation import Client, Embeddings, WireFormat
 from gradleak.metrics import accuracy, matthews_correlation
+from gradleak.simulation.transmission import as_received
 from gradleak.targets import Target, Tokens
 
 WARMUP = 0.1  # fraction of the steps in which the learning rate rises; then it falls to zero, as in BERT's fine-tuning
@@ -54,17 +55,17 @@ class Utility:
     """Test results of a model that was trained under defenses.
 
     Attributes:
-        mcc: Matthews' correlation on the test set, from -1 to 1.
-        accuracy: fraction of correct predictions, from 0 to 1.
-        loss: mean cross-entropy.
+        mcc: Matthews' correlation on the test set, from -1 to 1; None for a language model.
+        accuracy: fraction of correct predictions, from 0 to 1; None for a language model.
+        loss: mean cross-entropy of an example, or of a predicted token: exp(loss) is then the perplexity.
         epsilon: privacy loss of the training at δ = 1e-5; None without DP-SGD.
         steps: training steps.
         examples: training examples.
         seconds: duration of training and test.
     """
 
-    mcc: float
-    accuracy: float
+    mcc: float | None
+    accuracy: float | None
     loss: float
     epsilon: float | None
     steps: int
@@ -82,6 +83,7 @@ class FineTuning:
         lr: the highest learning rate.
         dropout: whether the model's dropout is on.
         embeddings: which embeddings are trained.
+        send: number format in which the gradient of a step is sent, after all defenses.
         seed: seed of shuffling, dropout and the defenses.
     """
 
@@ -90,6 +92,7 @@ class FineTuning:
     lr: float = 5e-5
     dropout: bool = True
     embeddings: Embeddings = "trained"
+    send: WireFormat = "fp32"
     seed: int = 0
 
 
@@ -102,13 +105,13 @@ def measure_utility(
     training: FineTuning | None = None,
     listener: Listener | None = None,
 ) -> Utility:
-    """Fine-tune a copy of a classifier with AdamW on defended gradients, and test it.
+    """Fine-tune a copy of a model with AdamW on defended gradients, and test it.
 
     Every batch is full, as the accounting of DP-SGD assumes: examples that are left over at the end of an epoch are
     not used before the next shuffle.
 
     Args:
-        target: the classifier before training; it is not changed.
+        target: the classifier or language model before training; it is not changed.
         train: training examples.
         test: test examples.
         defenses: applied to the gradient of every step, in order; error feedback is kept from step to step.
@@ -116,7 +119,7 @@ def measure_utility(
         listener: called with a `Progress` now and then.
 
     Raises:
-        GradleakError: if the target is no classifier, labels are missing or out of range, or nothing can be trained.
+        GradleakError: if labels of a classifier are missing or out of range, or nothing can be trained.
     """
     how = training or FineTuning()
     started = time.monotonic()
@@ -133,12 +136,12 @@ def measure_utility(
         for number, batch in enumerate(_batches(examples, how.epochs, size, _stream(how.seed, "order")), start=1):
             trainer.step(batch)
             reporter(number, steps, trainer.look)
-    losses, predictions = _tested(model, testing, size)
-    labels: list[int] = testing.labels.tolist()
+    loss, predictions = _tested(model, testing, size)
+    labels: list[int] = testing.labels.tolist() if predictions else []
     return Utility(
-        mcc=matthews_correlation(predictions, labels),
-        accuracy=accuracy(predictions, labels),
-        loss=sum(losses) / len(losses),
+        mcc=matthews_correlation(predictions, labels) if predictions else None,
+        accuracy=accuracy(predictions, labels) if predictions else None,
+        loss=loss,
         epsilon=spent,
         steps=steps,
         examples=len(examples),
@@ -151,12 +154,13 @@ class _LabelledTokens:
     """Tokens and classes of several texts."""
 
     tokens: Tokens
-    labels: Tensor  # [sequences]
+    labels: Tensor  # [sequences]; token ids [sequences, tokens] for a language model
 
     @classmethod
     def of(cls, target: Target, data: Labelled, name: str) -> _LabelledTokens:
         if target.task != "classification":
-            raise GradleakError(f"utility is measured on classifiers; {target.name} is a {target.task} model")
+            tokens = target.encode(data.texts)
+            return cls(tokens, tokens.ids)
         if data.labels is None:
             raise GradleakError(f"utility needs labels: the {name} texts have none")
         if len(data.labels) != len(data.texts):
@@ -175,7 +179,8 @@ class _LabelledTokens:
         chosen = indices.to(self.labels.device)
         mask = self.tokens.mask[chosen]
         longest = int(mask.sum(dim=1).max()) if len(chosen) else 0
-        return _LabelledTokens(Tokens(self.tokens.ids[chosen, :longest], mask[:, :longest]), self.labels[chosen])
+        labels = self.labels[chosen] if self.labels.ndim == 1 else self.labels[chosen, :longest]
+        return _LabelledTokens(Tokens(self.tokens.ids[chosen, :longest], mask[:, :longest]), labels)
 
     def parts(self, size: int) -> Iterator[_LabelledTokens]:
         """Yield all examples in order, `size` at a time."""
@@ -193,6 +198,7 @@ class _Trainer:
         self._memory: Memory = {}
         self._losses: list[Tensor] = []
         self._by_example = examples_needed(defenses)
+        self._wire = how.send
         sent = Client(model, embeddings=how.embeddings).sent_parameters
         self._trained = {name: model.parameters[name].requires_grad_() for name in sent}
         self._optimizer = torch.optim.AdamW(self._trained.values(), lr=how.lr)
@@ -208,7 +214,7 @@ class _Trainer:
         else:
             sent = defend(self._batch_update(batch), self._defenses, self._stream, self._memory)
         for name, parameter in self._trained.items():
-            parameter.grad = sent.tensors[name]
+            parameter.grad = as_received(sent.tensors[name], self._wire)
         self._optimizer.step()
         self._schedule.step()
 
@@ -279,15 +285,23 @@ def _training(model: Target, dropout: bool, seed: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _tested(model: Target, examples: _LabelledTokens, size: int) -> tuple[list[float], list[int]]:
-    """Return the loss and the predicted class of each example."""
-    losses: list[float] = []
+def _tested(model: Target, examples: _LabelledTokens, size: int) -> tuple[float, list[int]]:
+    """Return the mean loss, and the predicted class of each example; a language model's loss is a mean over tokens."""
+    total, weight = 0.0, 0
     predictions: list[int] = []
     for part in examples.parts(size):
-        logits = model.family.logits(model.model, model.embed(part.tokens.ids), part.tokens.mask, model.task)
-        losses += torch.nn.functional.cross_entropy(logits, part.labels, reduction="none").tolist()
-        predictions += logits.argmax(dim=1).tolist()
-    return losses, predictions
+        ids, mask = part.tokens.ids, part.tokens.mask
+        logits = model.family.logits(model.model, model.embed(ids), mask, model.task)
+        if model.task == "classification":
+            losses = torch.nn.functional.cross_entropy(logits, part.labels, reduction="none")
+            predictions += logits.argmax(dim=1).tolist()
+        else:
+            predicted = mask[:, 1:]
+            losses = torch.nn.functional.cross_entropy(
+                logits[:, :-1][predicted], ids[:, 1:][predicted], reduction="none"
+            )
+        total, weight = total + float(losses.double().sum()), weight + len(losses)
+    return total / weight, predictions
 
 
 def _stream(seed: int, purpose: str) -> torch.Generator:

@@ -182,7 +182,14 @@ def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | N
         target,
         *with_classes(target, cell, job.data, job.test),
         defenses=tuple(map(parse_defense, cell.defenses)),
-        training=FineTuning(epochs=cell.epochs, batch_size=cell.batch_size, lr=cell.lr, seed=cell.seed),
+        training=FineTuning(
+            epochs=cell.epochs,
+            batch_size=cell.batch_size,
+            lr=cell.lr,
+            embeddings=cell.embeddings or ("trained" if target.adapter is None else "frozen"),
+            send=cell.send or "fp32",
+            seed=cell.seed,
+        ),
         listener=listener,
     )
     return UtilityRecord(**{field.name: _finite(getattr(found, field.name)) for field in fields(UtilityRecord)})

@@ -114,7 +114,7 @@ def read_config(text: object, path: Path) -> dict[str, Any]:
     Raises:
         GradleakError: if it is not what gradleak writes.
     """
-    config = _read_object(text, path, "a cell")
+    config = read_object(text, path, "a cell")
     shape = CONFIGS.get(str(config.get("kind", "attack")), {})
     if not _fits(config, shape):
         raise GradleakError(f"{path} is damaged: the description of a cell lacks something, or is of a wrong type")
@@ -129,7 +129,7 @@ def read_config(text: object, path: Path) -> dict[str, Any]:
 
 def read_reasons(facts: Mapping[Any, Any], path: Path) -> dict[str, str]:
     """Return why records are stale, by their cells' ids, as the facts about a study have it."""
-    reasons = _read_object(facts.get("stale", "{}"), path, "the list of stale cells")
+    reasons = read_object(facts.get("stale", "{}"), path, "the list of stale cells")
     return {name: str(why) for name, why in reasons.items()}
 
 
@@ -142,7 +142,12 @@ def check_rows(rows: Iterable[tuple[Any, ...]], shapes: tuple[Shape, ...], path:
                 raise GradleakError(f"{path} is damaged: its {what} hold {quoted(repr(value))}; restore it from a copy")
 
 
-def _read_object(text: object, path: Path, what: str) -> dict[str, Any]:
+def read_object(text: object, path: Path, what: str) -> dict[str, Any]:
+    """Return the object in a JSON text of the file.
+
+    Raises:
+        GradleakError: if there is none; `what` says what it describes.
+    """
     try:
         content = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

@@ -19,7 +19,15 @@ from gradleak.errors import GradleakError
 from gradleak.files import create_private
 from gradleak.studies.definition.cells import Cell, setting_of
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
-from gradleak.studies.records.soundness import BATCHES, DATABASE_ERRORS, TABLES, check_file, check_rows, read_config
+from gradleak.studies.records.soundness import (
+    BATCHES,
+    DATABASE_ERRORS,
+    TABLES,
+    check_file,
+    check_rows,
+    read_config,
+    read_object,
+)
 from gradleak.studies.records.stale import CellRecord
 from gradleak.version import __version__
 
@@ -110,6 +118,16 @@ class Store:
         names = [field.name for field in fields(UtilityRecord)]
         rows = self._rows(f"SELECT {', '.join(names)} FROM utility WHERE cell_id = ?", (cell,))
         return UtilityRecord(**dict(zip(names, rows[0], strict=True))) if rows else None
+
+    def provenance(self, cell: str) -> tuple[float, str, str, dict[str, Any]] | None:
+        """Return seconds, version, model hash and machine of a finished cell; None for other cells."""
+        rows = self._rows(
+            "SELECT seconds, version, model_hash, machine FROM cells WHERE id = ? AND status = 'done'", (cell,)
+        )
+        if not rows:
+            return None
+        seconds, version, model_hash, machine = rows[0]
+        return seconds, version, model_hash, read_object(machine, self.path, "the machine of a cell")
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:

@@ -134,13 +134,10 @@ def read_study(path: Path) -> RecordedStudy:
 
 def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[SqlRow], list[SqlRow]]:
     """Return cells, facts, sentences, batches and trainings, all in one transaction."""
-    # Without a write-ahead log nobody writes the file: opened as immutable, SQLite creates no further files.
-    written = path.with_name(f"{path.name}-wal").exists()
     columns = "id, kind, config, status, error, seconds, version"
     order = "ORDER BY cell_id, batch, position"
-    address = f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
     try:
-        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as file:
+        with closing(sqlite3.connect(read_address(path), uri=True, isolation_level=None)) as file:
             file.execute("BEGIN")
             check_file(file, path)
             counted = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batches'").fetchone()[0]
@@ -176,6 +173,13 @@ def _described(kind: str, text: str, path: Path) -> dict[str, Any]:
                 f"{path} is damaged: a cell takes no range of examples; restore it from a copy"
             ) from None
     return config
+
+
+def read_address(path: Path) -> str:
+    """Return the address by which SQLite opens a file for reading and creates no further files."""
+    # Without a write-ahead log nobody writes the file, which may then be opened as immutable.
+    written = path.with_name(f"{path.name}-wal").exists()
+    return f"{path.absolute().as_uri()}?{'mode=ro' if written else 'immutable=1'}"
 
 
 def taken(dataset: Mapping[str, Any]) -> range:
