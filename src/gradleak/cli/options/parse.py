@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gradleak.federation import FedAvg
     from gradleak.targets import Lora
 
-FEDAVG_FORM = "steps=N,lr=RATE and maybe batch=N"
-
 # Files that are read from the folder of a model, a prior or an inverter.
 MODEL_FILES = re.compile(
     r"(generation_|tokenizer_|preprocessor_|adapter_)?config\.json|(tokenizer|special_tokens_map|added_tokens|vocab)\.json"
@@ -80,16 +78,8 @@ def parse_duration(text: str, option: str) -> float:
 def parse_fedavg(text: str | None) -> FedAvg | None:
     """Parse `steps=4,lr=5e-5,batch=1`, and further settings of `FedAvg`."""
     from gradleak.federation import FedAvg
-    from gradleak.settings import parse_settings_text
 
-    if text is None:
-        return None
-    values = parse_settings_text(FedAvg, text, "--fedavg", FEDAVG_FORM)
-    length = () if "epochs" in values else ("steps",)
-    missing = [key for key in (*length, "lr") if key not in values]
-    if missing:
-        raise GradleakError(f"--fedavg lacks {' and '.join(missing)}: {FEDAVG_FORM}")
-    return FedAvg(**values)
+    return None if text is None else FedAvg.parse(text, "--fedavg")
 
 
 def parse_lora(text: str | None) -> Lora | None:
