@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradleak.errors import GradleakError, unknown_name
+from gradleak.settings import parse_duration as parse_duration
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
@@ -61,18 +62,6 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
             raise GradleakError(f"--set takes KEY=VALUE, not '{text}'")
         settings[key] = value
     return settings
-
-
-def parse_duration(text: str, option: str) -> float:
-    """Parse `90s`, `5m` or `1h` to seconds."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    try:
-        seconds = float(text[:-1]) * units[text[-1]]
-    except (ValueError, KeyError, IndexError):
-        seconds = float("nan")
-    if not 0 < seconds < float("inf"):
-        raise GradleakError(f"{option} takes a time as 90s, 5m or 1h, not '{text}'")
-    return seconds
 
 
 def parse_fedavg(text: str | None) -> FedAvg | None:
