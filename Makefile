@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
 JOBS ?= 2
 
-.PHONY: demo test quick-tests test-slow lint bench golden clean setup
+.PHONY: demo test quick-tests test-slow lint bench golden clean setup flower flare test-flower test-flare
 
 setup: $(READY)
 
@@ -49,5 +49,26 @@ golden: $(READY)
 bench: $(READY) $(MODELS)
 	$(BIN)/python benchmarks/matching.py
 
+# Flower and FLARE pin other versions of what gradleak uses: each has an environment and a lock file of its own.
+.venv-flower/.ready .venv-flare/.ready: .venv-%/.ready: requirements-%.lock pyproject.toml
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install -qq --disable-pip-version-check -r requirements-$*.lock
+	.venv-$*/bin/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+flower: .venv-flower/.ready
+	.venv-flower/bin/python examples/flower-text/run.py --directory out/flower
+
+flare: .venv-flare/.ready
+	PYTHONPATH=examples/flare-text OMP_NUM_THREADS=1 .venv-flare/bin/python examples/flare-text/job.py \
+	    --directory out/flare --workspace out/flare-workspace
+
+# With the real simulations of both; `make test` needs neither.
+test-flower: .venv-flower/.ready
+	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/python -m pytest tests/flower
+
+test-flare: .venv-flare/.ready
+	OMP_NUM_THREADS=1 .venv-flare/bin/python -m pytest tests/flare
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-flower .venv-flare build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,7 +20,9 @@ from gradleak.targets.loading import _build
 torch.set_num_threads(1)
 
 # Flower and FLARE have environments of their own: make test-flower, make test-flare.
-collect_ignore_glob = [f"{room}/*" for room, package in (("flower", "flwr"), ("flare", "nvflare")) if not find_spec(package)]
+collect_ignore_glob = [
+    f"{room}/*" for room, package in (("flower", "flwr"), ("flare", "nvflare")) if not find_spec(package)
+]
 
 LLAMA: dict[str, Any] = {
     "hidden_size": 16,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import nvflare.client as flare
 import torch
-from text_model import RATE, TinyClassifier, labelled_texts
 
 from gradleak.assets import asset_path
 from gradleak.targets.reading import read_tokenizer
+from text_model import RATE, TinyClassifier, labelled_texts
 
 
 def main() -> None:

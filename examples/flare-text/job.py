@@ -13,9 +13,9 @@ from pathlib import Path
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
-from text_model import PROTOCOL, TinyClassifier
 
 from gradleak.flare import AuditAggregator, TextLeakageFilter
+from text_model import PROTOCOL, TinyClassifier
 
 NAME = "flare-text"
 HERE = Path(__file__).resolve().parent
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def allow_components(workspace: Path) -> None:
-    """Add gradleak's classes to those that a site lets jobs build, as its administrator does in local/resources.json."""
+    """Let jobs build gradleak's classes at a site, as its administrator does in local/resources.json."""
     names = [f"{kind.__module__}.{kind.__name__}" for kind in (AuditAggregator, TextLeakageFilter)]
     local = workspace / "local"
     local.mkdir(parents=True, exist_ok=True)

@@ -154,7 +154,7 @@ def test_a_name_that_fits_nothing_gets_the_nearest_parameter(bert: Target) -> No
 
 
 def test_what_is_no_tensor_is_refused(bert: Target) -> None:
-    with pytest.raises(GradleakError, match="'classifier.bias' in before is str, no tensor or array"):
+    with pytest.raises(GradleakError, match=r"'classifier.bias' in before is str, no tensor or array"):
         Update.from_weights({"classifier.bias": "weights"}, {"classifier.bias": "more"}, protocol=PROTOCOL)
-    with pytest.raises(GradleakError, match="leave steps and lr out, or call Update.from_weights"):
+    with pytest.raises(GradleakError, match=r"leave steps and lr out, or call Update.from_weights"):
         Update.from_gradients(snapshot(bert.model), protocol=PROTOCOL)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flower_run import PROTOCOL, TEXTS, client_app, records_of, saved_model, simulate
 from flwr.app import Context, Message
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import FedAvg
 
+from flower_run import PROTOCOL, TEXTS, client_app, records_of, saved_model, simulate
 from gradleak.errors import GradleakError
 from gradleak.flower import leakage_mod
 

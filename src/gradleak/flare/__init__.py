@@ -1,6 +1,9 @@
-"""NVIDIA FLARE: audit a running federation with a filter at a client, or an aggregator on the server (docs/integrations.md).
+"""NVIDIA FLARE: audit a running federation by a filter at a client or an aggregator on the server.
 
-    recipe.add_client_output_filter(TextLeakageFilter(target="./model", protocol="lr=5e-5,steps=10", texts="{site}.txt"))
+docs/integrations.md shows both.
+
+    leakage = TextLeakageFilter(target="./model", protocol="lr=5e-5,steps=10", texts="{site}.txt")
+    recipe.add_client_output_filter(leakage, tasks=["train"])
 
 leakage_filter    TextLeakageFilter: a client attacks its own result, scores it, and may blank it
 audit_aggregator  AuditAggregator: wraps an aggregator, and attacks what clients send to it

@@ -30,7 +30,8 @@ class WeightedMean(ModelAggregator):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reset_stats()
+        self._kind: Any = None
+        self._sum = WeightedAggregationHelper()
 
     def accept_model(self, model: FLModel) -> None:
         """Add a result, weighted by its number of steps."""
@@ -47,8 +48,7 @@ class WeightedMean(ModelAggregator):
 
     def reset_stats(self) -> None:
         """Start anew."""
-        self._sum = WeightedAggregationHelper()
-        self._kind: Any = None
+        self._sum, self._kind = WeightedAggregationHelper(), None
 
 
 class AuditAggregator(ModelAggregator):

@@ -32,8 +32,8 @@ class TextLeakageFilter(DXOFilter):
     Args:
         target: the model: a name, a directory or a hub id.
         protocol: how the client trains, as `optimizer=adamw,lr=5e-5,steps=10,batch=4`.
-        texts: the client's texts: a .txt file with one in each line, whose name may have `{site}`, or `module:function`,
-            which is called with the site's name and the round.
+        texts: the client's texts: a .txt file with one in each line, whose name may have `{site}`; or
+            `module:function`, which is called with the site's name and the round.
         refuse_above: scores above which the update is blanked, as `rougeL=20`; None to let every update pass.
         every: look at every so many rounds, the first one included.
         directory: where rounds.jsonl goes, which holds the client's text; None for no file.

@@ -20,7 +20,9 @@ def check_texts(source: object) -> str:
     """
     if isinstance(source, str) and (FUNCTION.fullmatch(source) or source.endswith(".txt")):
         return source
-    raise GradleakError(f"texts takes a .txt file, which may have {{site}} in its name, or module:function, not {source!r}")
+    raise GradleakError(
+        f"texts takes a .txt file, which may have {{site}} in its name, or module:function, not {source!r}"
+    )
 
 
 def read_texts(source: str, site: str, number: int) -> Sequence[str]:

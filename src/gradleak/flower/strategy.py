@@ -42,7 +42,7 @@ class LeakageAudit(Strategy):
         clients: look at so many clients of such a round, drawn at random.
         wait: the longest time that a round waits for its audit, in seconds or as `10s`; `0` to wait never. The rest is
             done while training goes on, and after the last round.
-        sees: `replies`, `sum` for a server that has the sum over clients alone, or `auto`: the sum if replies are masked.
+        sees: `replies`; `sum` for a server that has the sum over clients alone; `auto`: the sum if replies are masked.
         **options: further settings of the audit: `budget` for one update, `task`, `num_labels`, `lora`, `adapter`,
             `attack`, `local_dp`, `seed`, `threads`, `device` (see `AuditSettings`).
 
@@ -50,7 +50,7 @@ class LeakageAudit(Strategy):
         GradleakError: for whatever can be known to be wrong before the first round.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the public interface, by keyword
         self,
         strategy: Strategy,
         *,
@@ -184,7 +184,9 @@ class LeakageAudit(Strategy):
             if not readable:
                 self._give_up()
                 raise GradleakError(f"the audit can read no reply: {next(iter(problems.values()))}")
-        chosen = random.Random(f"{self.settings.seed} {number}").sample(sorted(readable), k=len(readable))[: self.clients]
+        chosen = random.Random(f"{self.settings.seed} {number}").sample(sorted(readable), k=len(readable))[
+            : self.clients
+        ]
         self._put_down(number, problems)
         for node in chosen:
             self._submit(number, self._sent[node], {str(node): readable[node]}, valid[node])
@@ -273,7 +275,9 @@ class LeakageAudit(Strategy):
             joined = _joined(history.get(number), self._metrics(number))
             if joined is not None:
                 history[number] = joined
-        LOGGER.info("audit: what was found is in %s; draw it with: gradleak report %s", self.directory / FILE, self.directory)
+        LOGGER.info(
+            "audit: what was found is in %s; draw it with: gradleak report %s", self.directory / FILE, self.directory
+        )
 
     def _give_up(self) -> None:
         if self._audit is not None:
@@ -298,7 +302,9 @@ def _check_alike(sent: Mapping[str, Any], reply: Mapping[str, Any], node: int) -
         raise GradleakError(f"the reply of client {node} lacks '{missing}', which it was sent")
     for name, array in sent.items():
         if array.shape != reply[name].shape:
-            raise GradleakError(f"'{name}' in the reply of client {node} has shape {reply[name].shape}, not {array.shape}")
+            raise GradleakError(
+                f"'{name}' in the reply of client {node} has shape {reply[name].shape}, not {array.shape}"
+            )
 
 
 def _joined(metrics: MetricRecord | None, more: Mapping[str, int | float]) -> MetricRecord:

@@ -60,9 +60,13 @@ def _is_private(strategy: Any) -> bool:  # noqa: ANN401
 def _note(strategy: Any, *, outside: bool) -> str:  # noqa: ANN401
     name = type(strategy).__name__
     settings = f"noise multiplier {strategy.noise_multiplier:g}, clipping norm {strategy.clipping_norm:g}"
-    noise = f"{name} ({settings}) adds noise to the aggregate: it protects the released model, not a client from the server"
+    noise = (
+        f"{name} ({settings}) adds noise to the aggregate: it protects the released model, not a client from the server"
+    )
     if outside and "ServerSide" in name:
-        return f"{noise}; it clipped the replies before the audit saw them: wrap the audit around it to see what arrived"
+        return (
+            f"{noise}; it clipped the replies before the audit saw them: wrap the audit around it to see what arrived"
+        )
     return noise
 
 
@@ -106,7 +110,6 @@ def local_dp_in(call_next: Any) -> LocalDpMod | None:  # noqa: ANN401 - a functi
         if id(function) in seen:
             continue
         seen.add(id(function))
-        for cell in getattr(function, "__closure__", None) or ():
-            if callable(cell.cell_contents):
-                waiting.append(cell.cell_contents)
+        cells = getattr(function, "__closure__", None) or ()
+        waiting.extend(cell.cell_contents for cell in cells if callable(cell.cell_contents))
     return None

@@ -48,7 +48,7 @@ class LocalDp:
         """Return the settings of a `LocalDpMod`, a mapping, or text like `clipping_norm=1,sensitivity=1,epsilon=8`."""
         if isinstance(stated, str):
             return cls(**parse_settings_text(cls, stated, "local_dp", FORM))
-        names = settings_of(cls)
+        names = settings_of(LocalDp)
         source = stated if isinstance(stated, Mapping) else vars(stated)
         missing = [name for name in names if name not in source]
         if missing:
@@ -74,8 +74,8 @@ class LocalDp:
         if self.sensitivity >= self.clipping_norm:
             return None
         return (
-            f"ε = {self.epsilon:g} is nominal: the noise was made for a sensitivity of {self.sensitivity:g}, updates are "
-            f"clipped at {self.clipping_norm:g}; for that it gives ε = {self.real_epsilon:.3g}. Set sensitivity to "
+            f"ε = {self.epsilon:g} is nominal: the noise was made for a sensitivity of {self.sensitivity:g}, updates "
+            f"are clipped at {self.clipping_norm:g}; for that it gives ε = {self.real_epsilon:.3g}. Set sensitivity to "
             f"clipping_norm"
         )
 

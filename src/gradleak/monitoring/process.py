@@ -41,7 +41,7 @@ LOG_FILE = "worker.log"
 
 
 @dataclass(frozen=True)
-class Job:
+class AuditJob:
     """One client of one round to look at; `message` is what the process is told."""
 
     round: int
@@ -68,14 +68,14 @@ class AuditProcess:
         except OSError as error:
             raise GradleakError(f"{folder} cannot be written: {error.strerror}") from None
         self.results: list[dict[str, Any]] = []
-        self._pending: deque[Job] = deque()
+        self._pending: deque[AuditJob] = deque()
         self._head_since = time.monotonic()
         self._restarts = 0
         self._counter = 0
         self._process = _Spawned(settings, folder, framework)
 
     @property
-    def pending(self) -> Sequence[Job]:
+    def pending(self) -> Sequence[AuditJob]:
         """Jobs that were not answered yet."""
         return tuple(self._pending)
 
@@ -96,7 +96,11 @@ class AuditProcess:
             raise GradleakError(str((answer or {}).get("misfit") or self._process.obituary()))
 
     def submit(
-        self, number: int, before: Mapping[str, Any], after: Mapping[str, Mapping[str, Any]], **facts: Any  # noqa: ANN401
+        self,
+        number: int,
+        before: Mapping[str, Any],
+        after: Mapping[str, Mapping[str, Any]],
+        **facts: Any,  # noqa: ANN401
     ) -> None:
         """Hand over what the server sent and what clients replied in one round.
 
@@ -113,7 +117,7 @@ class AuditProcess:
                 self._counter += 1
                 new = self._spool(f"after-{self._counter}", arrays)
                 message = {"job": self._counter, "round": number, "client": client, "before": old, "after": new}
-                self._send(Job(number, client, {**message, **facts, "examples": examples.get(client)}))
+                self._send(AuditJob(number, client, {**message, **facts, "examples": examples.get(client)}))
         except Exception as error:  # a full disk must not end the training
             self.logger.warning("audit of round %d failed: %s", number, error)
 
@@ -150,7 +154,7 @@ class AuditProcess:
         self._pending.clear()
         self._process.end()
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: AuditJob) -> None:
         if not self._pending:
             self._head_since = time.monotonic()
         self._pending.append(job)
@@ -189,10 +193,12 @@ class AuditProcess:
         path = self._process.spool / f"{name}.safetensors"
         if not path.exists():
             tensors: dict[str, Tensor] = named_tensors(arrays, name)
-            save_file({key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}, path)
+            save_file(
+                {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}, path
+            )
         return str(path)
 
-    def _forget(self, done: Job) -> None:
+    def _forget(self, done: AuditJob) -> None:
         """Remove the weights of a round that nothing pending needs."""
         before = done.message["before"]
         if all(job.message["before"] != before for job in self._pending):
@@ -254,8 +260,12 @@ class _Spawned:
 
     def obituary(self) -> str:
         """Return why the process ended, as far as its log tells."""
-        lines = [line for line in self.log_path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        return f"the process of the audit did not start: {lines[-1] if lines else 'no reason given'} (see {self.log_path})"
+        lines = [
+            line for line in self.log_path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
+        ]
+        return (
+            f"the process of the audit did not start: {lines[-1] if lines else 'no reason given'} (see {self.log_path})"
+        )
 
     def hang_up(self) -> None:
         """Tell the process that no further job comes: it finishes what it has, and ends."""

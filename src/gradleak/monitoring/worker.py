@@ -1,7 +1,7 @@
 """The process that attacks: reads jobs as lines of JSON, writes records, and answers without the words.
 
-Started by `AuditProcess` as `python -m gradleak.monitoring.worker`. The first line has the settings; every further line is
-a job. When its input ends, it finishes what was asked, removes the weights that were handed over, and ends.
+Started by `AuditProcess` as `python -m gradleak.monitoring.worker`. The first line has the settings; every further line
+is a job. When its input ends, it finishes what was asked, removes the weights that were handed over, and ends.
 """
 
 from __future__ import annotations
