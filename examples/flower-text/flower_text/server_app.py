@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
             target="tiny" if kind == "classifier" else save_decoder(Path(tempfile.mkdtemp())),
             protocol=protocol(kind, batch, steps),
             directory=str(config["directory"]),
-            clients=3,
+            clients=int(config["audit-clients"]),
             wait=str(config["wait"]),
             budget=str(config["budget"]),
             **(decoder if kind == "lora" else {"num_labels": 2}),

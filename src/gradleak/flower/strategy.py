@@ -78,6 +78,7 @@ class LeakageAudit(Strategy):
         self._looked = False
         self._sent: dict[int, Message] = {}
         self._notes: list[str] = []
+        self._late: set[int] = set()  # rounds that ended before their audit
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the strategy inside has
         if name == "strategy" or name.startswith("__"):
@@ -242,7 +243,11 @@ class LeakageAudit(Strategy):
         self._audit.collect(self.wait if due else 0.0, number)
         for result in self._audit.results[known:]:
             _log(result)
-        return _joined(metrics, self._metrics(number)) if due else metrics
+        if not due:
+            return metrics
+        found = self._metrics(number)
+        self._late |= {number} if found["leak-pending"] else set()
+        return _joined(metrics, found)
 
     def _metrics(self, number: int) -> dict[str, int | float]:
         assert self._audit is not None
@@ -263,18 +268,15 @@ class LeakageAudit(Strategy):
         """Wait for audits that are not done, and add what they found to the metrics of their rounds."""
         if self._audit is None:
             return
-        late = {job.round for job in self._audit.pending}
-        if late:
+        if self._audit.pending:
             LOGGER.info("audit: waiting for %d attacks", len(self._audit.pending))
         known = len(self._audit.results)
         self._audit.close((len(self._audit.pending) + 1) * (1.5 * self.settings.budget + 30.0))
         for each in self._audit.results[known:]:
             _log(each)
-        for number in late:
+        for number in self._late:
             history = result.train_metrics_clientapp
-            joined = _joined(history.get(number), self._metrics(number))
-            if joined is not None:
-                history[number] = joined
+            history[number] = _joined(history.get(number), self._metrics(number))
         LOGGER.info(
             "audit: what was found is in %s; draw it with: gradleak report %s", self.directory / FILE, self.directory
         )
