@@ -17,6 +17,8 @@ from gradleak.flower.surroundings import (
     MASKED,
     arrays_of,
     calling_strategies,
+    check_alike,
+    check_strategy,
     examples_of,
     is_masked,
     privacy_notes,
@@ -63,7 +65,7 @@ class LeakageAudit(Strategy):
         sees: str = "auto",
         **options: Any,  # noqa: ANN401 - settings of several types
     ) -> None:
-        _check_strategy(strategy)
+        check_strategy(strategy)
         for name, value in (("every", every), ("clients", clients)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise GradleakError(f"{name} takes a whole number from 1 up, not {value!r}")
@@ -203,7 +205,7 @@ class LeakageAudit(Strategy):
                 sent = self._sent.get(node)
                 if sent is None:
                     raise GradleakError(f"client {node} replied without being asked")
-                _check_alike(arrays_of(sent, "the message"), arrays, node)
+                check_alike(arrays_of(sent, "the message"), arrays, node)
                 readable[node] = arrays
             except Exception as error:  # whatever a client sends must not end the training
                 problems[str(node)] = " ".join(str(error).split())
@@ -285,28 +287,6 @@ class LeakageAudit(Strategy):
         if self._audit is not None:
             self._audit.kill()
             self._audit = None
-
-
-def _check_strategy(strategy: object) -> None:
-    if isinstance(strategy, Strategy):
-        return
-    if isinstance(strategy, type):
-        raise GradleakError(f"LeakageAudit wraps a strategy: give {strategy.__name__}(…), not the class")
-    kind = type(strategy)
-    old = " of the older API" if kind.__module__.startswith("flwr.server") else ""
-    raise GradleakError(f"LeakageAudit wraps a strategy of flwr.serverapp.strategy; {kind.__name__}{old} is none")
-
-
-def _check_alike(sent: Mapping[str, Any], reply: Mapping[str, Any], node: int) -> None:
-    """Raise a GradleakError unless a reply has the arrays that were sent."""
-    missing = next((name for name in sent if name not in reply), None)
-    if missing is not None:
-        raise GradleakError(f"the reply of client {node} lacks '{missing}', which it was sent")
-    for name, array in sent.items():
-        if array.shape != reply[name].shape:
-            raise GradleakError(
-                f"'{name}' in the reply of client {node} has shape {reply[name].shape}, not {array.shape}"
-            )
 
 
 def _joined(metrics: MetricRecord | None, more: Mapping[str, int | float]) -> MetricRecord:

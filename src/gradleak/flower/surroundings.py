@@ -113,3 +113,26 @@ def local_dp_in(call_next: Any) -> LocalDpMod | None:  # noqa: ANN401 - a functi
         cells = getattr(function, "__closure__", None) or ()
         waiting.extend(cell.cell_contents for cell in cells if callable(cell.cell_contents))
     return None
+
+
+def check_strategy(strategy: object) -> None:
+    """Raise a GradleakError unless this is a strategy of the Message API."""
+    if isinstance(strategy, Strategy):
+        return
+    if isinstance(strategy, type):
+        raise GradleakError(f"LeakageAudit wraps a strategy: give {strategy.__name__}(…), not the class")
+    kind = type(strategy)
+    old = " of the older API" if kind.__module__.startswith("flwr.server") else ""
+    raise GradleakError(f"LeakageAudit wraps a strategy of flwr.serverapp.strategy; {kind.__name__}{old} is none")
+
+
+def check_alike(sent: Mapping[str, Any], reply: Mapping[str, Any], node: int) -> None:
+    """Raise a GradleakError unless a reply has the arrays that were sent."""
+    missing = next((name for name in sent if name not in reply), None)
+    if missing is not None:
+        raise GradleakError(f"the reply of client {node} lacks '{missing}', which it was sent")
+    for name, array in sent.items():
+        if array.shape != reply[name].shape:
+            raise GradleakError(
+                f"'{name}' in the reply of client {node} has shape {reply[name].shape}, not {array.shape}"
+            )
