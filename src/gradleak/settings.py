@@ -194,6 +194,18 @@ def parse_settings_text(kind: type, text: str, option: str, form: str) -> dict[s
     return values
 
 
+def parse_duration(text: str, option: str) -> float:
+    """Read `90s`, `5m` or `1h` to seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    try:
+        seconds = float(text[:-1]) * units[text[-1]]
+    except (ValueError, KeyError, IndexError):
+        seconds = float("nan")
+    if not 0 < seconds < float("inf"):
+        raise GradleakError(f"{option} takes a time as 90s, 5m or 1h, not '{text}'")
+    return seconds
+
+
 def settings_texts(values: Mapping[str, Any]) -> list[str]:
     """Return values of settings as `steps=4`, `lr=5e-05`, `shuffle=true`; those that are None are left out."""
     return [f"{name}={_value_text(value)}" for name, value in values.items() if value is not None]

@@ -4,7 +4,7 @@ A client sends an `Update`; the experimenter decides which `Knowledge` goes with
 `Reconstruction`. None of them refers to the private batch.
 """
 
-from gradleak.exchange.checkpoints import update_of_checkpoints
+from gradleak.exchange.checkpoints import as_protocol, fitted, named_tensors, update_from_gradients, update_from_weights
 from gradleak.exchange.grouping import group_by_key, length_class
 from gradleak.exchange.kinds import Appearance, appearance, settle_kind, stated_kind
 from gradleak.exchange.knowledge import FACTS, Knowledge, fact_field
@@ -33,10 +33,14 @@ __all__ = [
     "Victim",
     "WireFormat",
     "appearance",
+    "as_protocol",
     "fact_field",
+    "fitted",
     "group_by_key",
     "length_class",
+    "named_tensors",
     "settle_kind",
     "stated_kind",
-    "update_of_checkpoints",
+    "update_from_gradients",
+    "update_from_weights",
 ]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from math import ceil, isfinite
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gradleak.bounds import MOST_STEPS, SMALLEST_RATE
-from gradleak.errors import GradleakError
-from gradleak.settings import check_settings, setting, settings_of, settings_texts
+from gradleak.errors import GradleakError, unknown_name
+from gradleak.settings import check_settings, parse_settings_text, setting, settings_of, settings_texts
 
 Precision = Literal["fp32", "bf16", "fp16"]
 """Number format of the forward and backward pass (autocast); weights and gradients stay float32."""
@@ -23,7 +23,9 @@ WireFormat = Literal["fp32", "fp16", "bf16", "int8", "int8-tensor"]
 `int8`: one scale for each block of 4,096 entries; `int8-tensor`: one scale for each tensor.
 """
 
+FORM = "steps=N,lr=RATE and maybe batch=N"
 _ALWAYS_WRITTEN = ("steps", "lr", "batch")
+_TRANSPORT = ("precision", "send", "clients")
 _ONLY_OF = {"momentum": ("sgd",), "beta1": ("adam", "adamw"), "beta2": ("adam", "adamw"), "eps": ("adam", "adamw")}
 
 
@@ -83,6 +85,20 @@ class FedAvg:
             if self.optimizer not in optimizers and getattr(self, name) != declared[name].default:
                 raise GradleakError(f"{name} is a setting of {' and '.join(optimizers)}, not of {self.optimizer}")
 
+    @classmethod
+    def parse(cls, text: str, option: str = "protocol") -> FedAvg:
+        """Read `steps=4,lr=5e-5,batch=1`, and further settings.
+
+        Raises:
+            GradleakError: if a setting is unknown, takes no such value, or steps or rate are missing.
+        """
+        values = parse_settings_text(cls, text, option, FORM)
+        length = () if "epochs" in values else ("steps",)
+        missing = [key for key in (*length, "lr") if key not in values]
+        if missing:
+            raise GradleakError(f"{option} lacks {' and '.join(missing)}: {FORM}")
+        return cls(**values)
+
     def __str__(self) -> str:
         return ",".join(settings_texts(self.as_dict()))
 
@@ -123,6 +139,42 @@ class Protocol:
     precision: Precision = "fp32"
     send: WireFormat = "fp32"
     clients: int = 1
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("precision", get_args(Precision)), ("send", get_args(WireFormat))):
+            if getattr(self, name) not in allowed:
+                raise unknown_name(name, str(getattr(self, name)), allowed)
+        if self.clients < 1:
+            raise GradleakError(f"clients must be at least 1, not {self.clients}")
+
+    @classmethod
+    def parse(cls, text: str, option: str = "protocol") -> Protocol:
+        """Read `optimizer=adamw,lr=5e-5,steps=10,batch=4,precision=bf16,send=fp16,clients=1`.
+
+        Without settings of local training it is one of gradients: `send=fp16`, or an empty text.
+
+        Raises:
+            GradleakError: with the nearest name, if there is no such setting; or if a value makes no sense.
+        """
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        names = [part.partition("=")[0].strip() for part in parts]
+        for name in names:
+            if name not in (*settings_of(FedAvg), *_TRANSPORT):
+                raise unknown_name(f"setting of {option}", name, (*settings_of(FedAvg), *_TRANSPORT))
+        pairs = [part.partition("=") for part in parts]
+        stated = {name.strip(): value.strip() for name, _, value in pairs if name.strip() in _TRANSPORT}
+        training = ",".join(part for part, name in zip(parts, names, strict=True) if name not in _TRANSPORT)
+        clients = stated.pop("clients", "1")
+        if not clients.isdecimal():
+            raise GradleakError(f"{option} clients takes a whole number, not '{clients}'")
+        fields: dict[str, Any] = {**stated, "clients": int(clients)}
+        return cls(FedAvg.parse(training, option) if training else None, **fields)
+
+    def __str__(self) -> str:
+        others = {"precision": "fp32", "send": "fp32", "clients": 1}
+        stated = {name: getattr(self, name) for name, usual in others.items() if getattr(self, name) != usual}
+        training = [] if self.training is None else [str(self.training)]
+        return ",".join([*training, *settings_texts(stated)])
 
 
 def _below(value: float | None, least: float) -> bool:

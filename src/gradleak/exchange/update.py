@@ -28,7 +28,6 @@ from gradleak.files import check_ordinary, refused_as, write_atomically
 from gradleak.printable import quoted
 from gradleak.settings import settings_of
 from gradleak.targets import Lora, Target
-from gradleak.targets.adapters.adapter import is_adapter_name
 
 FORMAT = "gradleak-update"
 Kind = Literal["gradient", "difference"]
@@ -187,9 +186,10 @@ class Update:
         parameters = target.parameters
         for name, tensor in self.tensors.items():
             if name not in parameters:
-                raise GradleakError(
-                    f"the update's tensor '{name}' is not a parameter of {target.name}{_hint(name, target)}"
-                )
+                from gradleak.exchange.names import nearest_parameter
+
+                near = nearest_parameter(name, target)
+                raise GradleakError(f"the update's tensor '{name}' is not a parameter of {target.name}{near}")
             expected, found = tuple(parameters[name].shape), tuple(tensor.shape)
             if expected != found:
                 raise GradleakError(f"the update's tensor '{name}' has shape {found}; {target.name} expects {expected}")
@@ -241,19 +241,59 @@ class Update:
         return stated | ({"training": others} if others else {})
 
     @classmethod
+    def from_weights(
+        cls,
+        before: Mapping[str, Any] | str | Path,
+        after: Mapping[str, Any] | str | Path,
+        *,
+        protocol: Protocol | FedAvg | str,
+        target: Target | None = None,
+    ) -> Update:
+        """Return the update of a client that any other software trained: weights after minus weights before.
+
+        Tensors that are equal in both were frozen, and are left out. Names may have the prefixes of Opacus
+        (`_module.`), DistributedDataParallel (`module.`), torch.compile (`_orig_mod.`) and PEFT (`base_model.model.`);
+        tensors may be arrays, on any device and of any number format.
+
+        Args:
+            before: weights by name before local training, or the safetensors file that holds them.
+            after: the same after it.
+            protocol: how the client trained, as `optimizer=adamw,lr=5e-5,steps=10,batch=4`; `precision`, `send` and
+                `clients` may be there, too.
+            target: the model with the weights before; then names, shapes and weights are checked against it.
+
+        Raises:
+            GradleakError: if weights, target and protocol do not fit each other; of a name that is no parameter, with
+                the nearest one.
+        """
+        from gradleak.exchange.checkpoints import update_from_weights
+
+        return update_from_weights(before, after, protocol, target)
+
+    @classmethod
+    def from_gradients(
+        cls,
+        gradients: Mapping[str, Any] | str | Path,
+        *,
+        protocol: Protocol | str | None = None,
+        target: Target | None = None,
+    ) -> Update:
+        """Return the update of a client that sends gradients; names and formats as in `from_weights`.
+
+        Args:
+            gradients: gradients by parameter name, or the safetensors file that holds them.
+            protocol: precision, number format and number of clients, as `precision=bf16,send=fp16`.
+            target: the model, to check names and shapes.
+        """
+        from gradleak.exchange.checkpoints import update_from_gradients
+
+        return update_from_gradients(gradients, protocol, target)
+
+    @classmethod
     def load(cls, path: str | Path) -> Update:
         """Read an update; a file of other software is read as a gradient."""
         tensors, metadata = read_tensors(path)
         return cls(tensors, **_from_metadata(metadata, path))
-
-
-def _hint(name: str, target: Target) -> str:
-    """Return what may be missing where an update's tensor is not a parameter of the target."""
-    if not is_adapter_name(name):
-        return ""
-    if target.adapter is None:
-        return ": it is one of an adapter; give --adapter with the adapter before training, or --lora"
-    return f" with {target.adapter.in_words}"
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

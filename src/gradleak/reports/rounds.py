@@ -55,7 +55,7 @@ class RoundsLog:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise GradleakError(f"{folder} cannot be made: {error.strerror}") from None
-        if log.path.exists():
+        if log.path.exists() and log.path.stat().st_size:
             found, _ = read_rounds(log.path)
             other = [key for key in REQUIRED if found.get(key) != header[key]]
             if other:

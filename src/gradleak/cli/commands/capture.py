@@ -122,20 +122,13 @@ def capture(
 
 
 def _of_checkpoints(before: Path, after: Path, target: Target, sender: DefendedClient) -> Update:
-    from gradleak.exchange import update_of_checkpoints
+    from gradleak.exchange import Protocol, Update
 
     settings = sender.settings
     if settings.fedavg is None:
         raise GradleakError("--before and --after need --fedavg steps=…,lr=…: how the weights came to differ")
-    return update_of_checkpoints(
-        before,
-        after,
-        target,
-        settings.fedavg,
-        precision=settings.precision,
-        send=settings.send,
-        clients=settings.clients,
-    )
+    protocol = Protocol(settings.fedavg, settings.precision, settings.send, settings.clients)
+    return Update.from_weights(before, after, protocol=protocol, target=target)
 
 
 def _client_record(sender: DefendedClient, before: Path | None, after: Path | None) -> dict[str, Any]:

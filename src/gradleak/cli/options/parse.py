@@ -14,12 +14,11 @@ from gradleak.bounds import LARGEST_WHOLE, whole_number
 from gradleak.errors import GradleakError, unknown_name
 from gradleak.files import STDOUT, check_replaceable
 from gradleak.printable import quoted
+from gradleak.settings import parse_duration as parse_duration
 
 if TYPE_CHECKING:
     from gradleak.federation import FedAvg
     from gradleak.targets import Lora
-
-FEDAVG_FORM = "steps=N,lr=RATE and maybe batch=N"
 
 # Files that are read from the folder of a model, a prior or an inverter.
 MODEL_FILES = re.compile(
@@ -68,31 +67,11 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     return settings
 
 
-def parse_duration(text: str, option: str) -> float:
-    """Parse `90s`, `5m` or `1h` to seconds."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    try:
-        seconds = float(text[:-1]) * units[text[-1]]
-    except (ValueError, KeyError, IndexError):
-        seconds = float("nan")
-    if not 0 < seconds < float("inf"):
-        raise GradleakError(f"{option} takes a time as 90s, 5m or 1h, not '{text}'")
-    return seconds
-
-
 def parse_fedavg(text: str | None) -> FedAvg | None:
     """Parse `steps=4,lr=5e-5,batch=1`, and further settings of `FedAvg`."""
     from gradleak.federation import FedAvg
-    from gradleak.settings import parse_settings_text
 
-    if text is None:
-        return None
-    values = parse_settings_text(FedAvg, text, "--fedavg", FEDAVG_FORM)
-    length = () if "epochs" in values else ("steps",)
-    missing = [key for key in (*length, "lr") if key not in values]
-    if missing:
-        raise GradleakError(f"--fedavg lacks {' and '.join(missing)}: {FEDAVG_FORM}")
-    return FedAvg(**values)
+    return None if text is None else FedAvg.parse(text, "--fedavg")
 
 
 def parse_lora(text: str | None) -> Lora | None:

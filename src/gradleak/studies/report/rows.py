@@ -59,7 +59,7 @@ class Row:
 
 
 @dataclass
-class _Groups:
+class _RowGroups:
     """Cells grouped by some conditions; a group is known by its number."""
 
     conditions: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class _Groups:
     of_cell: dict[Any, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cells: Sequence[FinishedCell], by: Sequence[str]) -> _Groups:
+    def of(cls, cells: Sequence[FinishedCell], by: Sequence[str]) -> _RowGroups:
         """Group cells that agree in the conditions `by`; other conditions are None where the cells differ."""
         groups = cls()
         numbers: dict[str, int] = {}
@@ -89,7 +89,7 @@ def merge_cells(study: RecordedStudy, by: Sequence[str]) -> list[Row]:
 
     Rows compared with each other are adjacent: attacks, then defenses, then batch sizes.
     """
-    groups = _Groups.of(study.of_kind("attack"), by)
+    groups = _RowGroups.of(study.of_kind("attack"), by)
     group_of = groups.of_cell
     batch_of: dict[tuple[Any, int], int] = {}
     kept = [
