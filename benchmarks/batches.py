@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,7 +80,15 @@ def target_of(
     return load_target(model, classes, task=task, device=device, random_weights=random_weights)
 
 
-def run_all(items: Sequence[Row], run: Callable[[Row], Row], path: Path, *, workers: int, threads: int) -> int:
+def run_all(
+    items: Sequence[Row],
+    run: Callable[[Row], Row],
+    path: Path,
+    *,
+    workers: int,
+    threads: int,
+    minutes: float | None = None,
+) -> int:
     """Run the batches that the file does not hold, and write the file anew after each of them.
 
     A batch whose run ends in an error is named, and the others go on: run again, it is tried again.
@@ -89,6 +99,7 @@ def run_all(items: Sequence[Row], run: Callable[[Row], Row], path: Path, *, work
         path: file of results.
         workers: processes; with one, batches are run in this process.
         threads: threads of each.
+        minutes: when to end, though batches are left; those under way are lost.
 
     Returns:
         The number of batches that failed.
@@ -96,7 +107,10 @@ def run_all(items: Sequence[Row], run: Callable[[Row], Row], path: Path, *, work
     rows = read_rows(path)
     done = {(row["cell"], row["batch"]) for row in rows}
     failed = 0
-    for item, outcome in _outcomes([i for i in items if (i["cell"], i["batch"]) not in done], run, workers, threads):
+    left = [item for item in items if (item["cell"], item["batch"]) not in done]
+    until = time.monotonic() + 60 * (minutes or math.inf)
+    print(f"{len(left)} batches to run, {len(rows)} in {path}", flush=True)
+    for item, outcome in _outcomes(left, run, workers, threads, until):
         name = f"{item['cell']}, batch {item['batch']}"
         if isinstance(outcome, str):
             failed += 1
@@ -180,17 +194,26 @@ class Summary:
 
 
 def _outcomes(
-    items: Sequence[Row], run: Callable[[Row], Row], workers: int, threads: int
+    items: Sequence[Row], run: Callable[[Row], Row], workers: int, threads: int, until: float
 ) -> Iterable[tuple[Row, Row | str]]:
-    """Yield each batch with its result, or with the traceback of its error."""
+    """Yield each batch with its result, or with the traceback of its error, until a time of the monotonic clock."""
     os.environ["OMP_NUM_THREADS"] = str(threads)  # numpy reads it where a worker imports it
     guarded = partial(_guarded, run)
     if workers == 1 or len(items) < 2:
         torch.set_num_threads(threads)
-        yield from map(guarded, items)
+        for item in items:
+            if time.monotonic() > until:
+                break
+            yield guarded(item)
         return
     with get_context("spawn").Pool(min(workers, len(items)), torch.set_num_threads, (threads,)) as pool:
-        yield from pool.imap_unordered(guarded, items)
+        found = pool.imap_unordered(guarded, items)
+        for _ in items:
+            try:
+                yield found.next(None if until == math.inf else max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                print("the time is over: run again for the rest", flush=True)
+                return
 
 
 def _guarded(run: Callable[[Row], Row], item: Row) -> tuple[Row, Row | str]:

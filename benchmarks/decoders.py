@@ -2,8 +2,8 @@
 
     python benchmarks/decoders.py --data cola.tsv --data banking77.tsv --workers 2 -o decoders.json
     python benchmarks/decoders.py --data cola.tsv --rows lora-8 --batch-sizes 1 --batches 16 -o decoders.json
-    python benchmarks/decoders.py --attack lamp:best --data cola.tsv --rows lora-8 --batches 4 -o decoders.json
-    python benchmarks/decoders.py --model gpt2 --random-weights --data cola.tsv --rows full --batch-sizes 64 -o g.json
+    python benchmarks/decoders.py --attack lamp:best --data cola.tsv --rows lora-8,lora-16 --batches 4 -o decoders.json
+    python benchmarks/decoders.py --data cola.tsv --device cuda --workers 8 --minutes 9 -o decoders.json
     python benchmarks/decoders.py --score decoders.json
 
 The rows of the table (`--rows`), each with its own batch sizes unless `--batch-sizes` is given:
@@ -13,22 +13,31 @@ The rows of the table (`--rows`), each with its own batch sizes unless `--batch-
     lora-8, -16, -32       one gradient of LoRA adapters of that rank on query and value, in a later round (B is not 0)
     lora-16-bf16           the same, sent as bfloat16
     lora-16-adamw          one step of AdamW, learning rate 2e-4
+    lora-16-adamw-4        4 steps of AdamW of all sentences, learning rate 2e-4
     lora-16-sgd            4 steps of SGD of B/4 sentences, at least one, learning rate 1e-2
+    lora-16-dropout        one gradient, the adapters' inputs dropped at a rate of 0.05
     lora-64-first          one gradient in the first round, where B is 0
+    minilm-lora-16         one gradient of a classifier's adapters and head: MiniLM, an encoder, no dropout
+    gpt2                   one gradient of all weights of GPT-2's shape with random weights, no dropout
 
-Batches alternate between the files; `--batches` is their number in a row, in all. Attacks are told what their papers
-assume, forest nothing. Batches that the output file holds are not run again. `--score` needs rouge-score.
+Batches alternate between the files; `--batches` is their number in a row, in all. Where a file has fewer sentences than
+that takes, further batches are drawn from it at random, and from all files if a batch is larger than a file. Attacks
+are told what their papers assume, forest nothing. Batches that the output file holds are not run again, and with
+`--minutes` a run ends after that time, so that a table can be made in several runs. `--score` needs rouge-score.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from batches import Row, Sentences, Summary, read_rows, read_sentences, result_of, run_all
 from gradleak.attacks import find_attack
@@ -39,6 +48,9 @@ from gradleak.targets.adapters import Lora
 
 HEADINGS = ("update", "B", "tokens", "sentences", "ROUGE-1", "ROUGE-2", "ROUGE-L", "exact, %", "verified, %")
 LAST_HEADINGS = ("wrongly verified", "seconds", "at most")
+DRAWN = 1000
+"""Numbers of batches that are drawn at random start here."""
+
 NEAR = 0.9
 """Fraction of d that the tokens of a batch of `full-near-d` fill."""
 
@@ -52,20 +64,26 @@ class DecoderUpdate:
         sizes: batch sizes; 0 for as many sentences as have 0.9 d tokens.
         send: number format of what is sent.
         optimizer: of local training; None for one gradient.
+        steps: of AdamW.
+        dropout: whether the client trains with dropout.
+        model: `model`, `task` and `random_weights` of a row with a model of its own.
     """
 
     lora: str | None
     sizes: tuple[int, ...]
     send: str = "fp32"
     optimizer: str | None = None
+    steps: int = 1
+    dropout: bool = False
+    model: tuple[str, str, bool] | None = None
 
     def client(self, size: int) -> ClientSettings:
         """Return the settings of a client with so many sentences."""
         if self.optimizer == "adamw":
-            return ClientSettings(fedavg=FedAvg(steps=1, lr=2e-4, optimizer="adamw"))
+            return ClientSettings(fedavg=FedAvg(steps=self.steps, lr=2e-4, optimizer="adamw"))
         if self.optimizer == "sgd":
             return ClientSettings(fedavg=FedAvg(steps=4, lr=1e-2, batch=max(1, size // 4)))
-        return ClientSettings(send=self.send)  # type: ignore[arg-type]  # one of the formats
+        return ClientSettings(send=self.send, dropout=self.dropout)  # type: ignore[arg-type]  # one of the formats
 
 
 KINDS = {
@@ -77,17 +95,23 @@ KINDS = {
     "lora-16-bf16": DecoderUpdate("r=16,rounds=1", (1,), send="bf16"),
     "lora-16-adamw": DecoderUpdate("r=16,rounds=1", (1,), optimizer="adamw"),
     "lora-16-sgd": DecoderUpdate("r=16,rounds=1", (4,), optimizer="sgd"),
-    "lora-64-first": DecoderUpdate("r=64", (1,)),
+    "lora-16-adamw-4": DecoderUpdate("r=16,rounds=1", (1,), optimizer="adamw", steps=4),
+    "lora-16-dropout": DecoderUpdate("r=16,dropout=0.05,rounds=1", (1,), dropout=True),
+    "lora-64-first": DecoderUpdate("r=64,rounds=0", (1,)),
+    "minilm-lora-16": DecoderUpdate("r=16,rounds=1", (1, 4), model=("minilm", "classification", False)),
+    "gpt2": DecoderUpdate(None, (64, 0, 128), model=("gpt2", "causal-lm", True)),
 }
+KEPT = 2
+"""How many models a process keeps: rows differ in their adapters."""
 
 
 def main() -> None:
     """Run batches, or print the table of what was found."""
     arguments = _arguments()
     if arguments.score:
-        print_tables(read_rows(Path(arguments.score)))
+        print_tables([row for name in arguments.score for row in read_rows(Path(name))])
         return
-    options = {"workers": arguments.workers, "threads": arguments.threads}
+    options = {"workers": arguments.workers, "threads": arguments.threads, "minutes": arguments.minutes}
     sys.exit(1 if run_all(list(work(arguments)), attack_batch, Path(arguments.output), **options) else 0)
 
 
@@ -108,8 +132,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--minutes", type=float, help="end the run after this time; batches under way are lost")
     parser.add_argument("-o", "--output", default="decoders.json")
-    parser.add_argument("--score", metavar="FILE", help="a file of results to print as tables")
+    parser.add_argument("--score", metavar="FILE", nargs="+", help="files of results to print as tables")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.rows.split(",") if name not in KINDS]
     if unknown:
@@ -119,37 +144,42 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-@cache
+@lru_cache(KEPT)
 def adapted_target(model: str, classes: int, task: str, device: str, random_weights: bool, lora: str | None) -> Target:
-    """Load a model once in each process, with adapters if they are given."""
+    """Load a model, with adapters if they are given; each process keeps the last few."""
     adapters = None if lora is None else Lora.parse(lora)
     return load_target(model, classes, task=task, device=device, random_weights=random_weights, lora=adapters)  # type: ignore[arg-type]
 
 
-def _target(options: dict[str, object], classes: int, row: str) -> Target:
-    names = ("model", "task", "device", "random_weights")
-    model, task, device, random_weights = (options[name] for name in names)
-    return adapted_target(model, classes, task, device, random_weights, KINDS[row].lora)
+def _model(options: dict[str, Any], row: str) -> tuple[str, str, bool]:
+    """Return name and task of a row's model, and whether its weights are random."""
+    return KINDS[row].model or (options["model"], options["task"], options["random_weights"])
+
+
+def _target(options: dict[str, Any], classes: int, row: str) -> Target:
+    model, task, random_weights = _model(options, row)
+    return adapted_target(model, classes, task, options["device"], random_weights, KINDS[row].lora)
 
 
 def work(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the batches of all rows and sizes, from one file after the other in turn."""
     files = [(Path(name).stem, read_sentences(Path(name), arguments.take)) for name in arguments.data]
-    model = Path(arguments.model).name + (" with random weights" if arguments.random_weights else "")
     for name in arguments.rows.split(","):
+        own, task, random_weights = _model(vars(arguments), name)
+        model = Path(own).name + (" with random weights" if random_weights else "")
         sizes = [int(size) for size in arguments.batch_sizes.split(",")] if arguments.batch_sizes else KINDS[name].sizes
         for size in sizes:
-            count = arguments.batches or (8 if size == 0 or size >= 16 else 16)
-            sources = [(stem, iter(_batches(arguments, sentences, name, size))) for stem, sentences in files]
-            for number in range(count):
-                stem, source = sources[number % len(sources)]
-                batch = next(source, None)
-                if batch is None:
-                    continue
+            wanted = arguments.batches or (8 if size == 0 or size >= 16 else 16)
+            sources = [
+                _batches(arguments, [own for _, own in files], number, (name, size)) for number in range(len(files))
+            ]
+            for number in range(wanted):
+                stem = files[number % len(files)][0]
+                batch = next(sources[number % len(files)])
                 yield {
-                    "cell": f"{model}, {arguments.task}, {arguments.attack}, {name}, B={size}, {stem}",
+                    "cell": f"{model}, {task}, {arguments.attack}, {name}, B={size}, {stem}",
                     "batch": batch.first,
-                    "run": f"{arguments.attack} on {model}, {arguments.task}",
+                    "run": f"{arguments.attack} on {model}, {task}",
                     "row": name,
                     "size": size,
                     "sentences": batch,
@@ -157,18 +187,44 @@ def work(arguments: argparse.Namespace) -> Iterator[Row]:
                 }
 
 
-def _batches(arguments: argparse.Namespace, sentences: Sentences, row: str, size: int) -> Iterator[Sentences]:
-    """Yield batches of a size, or if it is 0, of as many sentences as have 0.9 d tokens."""
-    if size:
-        yield from sentences.batches(size)
+def _batches(
+    arguments: argparse.Namespace, files: Sequence[Sentences], number: int, cell: tuple[str, int]
+) -> Iterator[Sentences]:
+    """Yield batches of a file without end: in its order, then drawn at random.
+
+    Args:
+        arguments: those of the command line.
+        files: the sentences of all files.
+        number: which of them is meant.
+        cell: row and batch size; 0 for as many sentences as have 0.9 d tokens.
+    """
+    own, (row, size) = files[number], cell
+    yield from own.batches(size) if size else _near(arguments, own, row)
+    draw = random.Random(f"{number} {row} {size}")
+    pool = own if size <= len(own.texts) else _joined(files)
+    if len(pool.texts) < max(size, 1):
         return
-    target = _target(vars(arguments), sentences.classes, row)
+    for first in count(DRAWN):
+        order = draw.sample(range(len(pool.texts)), size or len(pool.texts))
+        texts, labels = tuple(pool.texts[i] for i in order), tuple(pool.labels[i] for i in order)
+        drawn = Sentences(texts, labels, first, pool.classes)
+        yield drawn if size else replace(next(_near(arguments, drawn, row), drawn), first=first)
+
+
+def _joined(files: Sequence[Sentences]) -> Sentences:
+    texts, labels = (tuple(item for own in files for item in getattr(own, name)) for name in ("texts", "labels"))
+    return Sentences(texts, labels, 0, max(own.classes for own in files))
+
+
+def _near(arguments: argparse.Namespace, sentences: Sentences, row: str) -> Iterator[Sentences]:
+    """Yield batches of as many sentences as have 0.9 d tokens."""
+    target = _target(vars(arguments) | {"device": "cpu"}, sentences.classes, row)
     most, start, total = NEAR * target.word_embeddings.shape[1], 0, 0
     for place, text in enumerate(sentences.texts):
         own = len(target.tokenizer(text)["input_ids"])
         if total + own > most:
             part = slice(start, place)
-            yield Sentences(sentences.texts[part], sentences.labels[part], start, sentences.classes)
+            yield Sentences(sentences.texts[part], sentences.labels[part], sentences.first + start, sentences.classes)
             start, total = place, 0
         total += own
 
@@ -182,7 +238,7 @@ def attack_batch(item: Row) -> Row:
     size = len(batch.texts)
     scenario = Scenario(
         texts=batch.texts,
-        labels=batch.labels if options["task"] == "classification" else None,
+        labels=batch.labels if target.task == "classification" else None,
         batch_size=size,
         client=kind.client(size),
         facts=attack.assumes,
@@ -193,7 +249,8 @@ def attack_batch(item: Row) -> Row:
     found = attack(target, captured.update, captured.knowledge, budget=options["budget"])
     seconds = time.perf_counter() - started
     kept = {key: item[key] for key in ("cell", "batch", "run", "row", "size")}
-    kept |= {"options": {key: options[key] for key in ("model", "task", "device", "random_weights")}}
+    names = ("model", "task", "random_weights")
+    kept |= {"options": dict(zip(names, _model(options, item["row"]), strict=True)) | {"device": options["device"]}}
     return kept | result_of(target, batch.texts, found, seconds)
 
 
@@ -201,7 +258,8 @@ def print_tables(rows: list[Row]) -> None:
     """Print a markdown table for each model and attack, all files together."""
     for run in dict.fromkeys(row["run"] for row in rows):
         own = [row for row in rows if row["run"] == run]
-        tokenizer = _target(own[0]["options"] | {"device": "cpu"}, 2, "full").tokenizer
+        model, task, random_weights = (own[0]["options"][key] for key in ("model", "task", "random_weights"))
+        tokenizer = adapted_target(model, 2, task, "cpu", random_weights, None).tokenizer
         headings = HEADINGS + LAST_HEADINGS
         print(f"{run}\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
         for name in KINDS:

@@ -1,6 +1,8 @@
 """Look for a result that says more than is proven: random batches, honest updates and forged ones, by the minute.
 
     python benchmarks/fuzz.py --model tiny --data cola.tsv --minutes 60 --workers 2 -o fuzz.json
+    python benchmarks/fuzz.py --model tiny --lora r=8,rounds=1 --attack forest --data cola.tsv -o adapters.json
+    python benchmarks/fuzz.py --model lti-lm --task causal-lm --lora r=16,rounds=1 --attack forest --data cola.tsv
     python benchmarks/fuzz.py --report fuzz.json
 
 Each case draws one to eight texts (a sentence of the file, a part of one, one or two words again and again, words of
@@ -64,7 +66,7 @@ def main() -> None:
     done = {row["case"] for row in rows}
     with Path(arguments.data).open(encoding="utf-8", newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    options = {name: getattr(arguments, name) for name in ("model", "attack", "budget", "kinds")}
+    options = {name: getattr(arguments, name) for name in ("model", "task", "lora", "attack", "budget", "kinds")}
     until = time.monotonic() + 60 * arguments.minutes
 
     def cases() -> Iterator[dict[str, Any]]:
@@ -101,6 +103,8 @@ def _as_they_end(pool: Any, cases: Iterator[dict[str, Any]], workers: int) -> It
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
+    parser.add_argument("--task", default="classification", choices=("classification", "causal-lm"))
+    parser.add_argument("--lora", help="adapters, which the client then trains and sends alone, such as r=8,rounds=1")
     parser.add_argument("--data", help="tab-separated file with a column text")
     parser.add_argument("--attack", default="sieve")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of updates to draw from")
@@ -119,7 +123,8 @@ def _arguments() -> argparse.Namespace:
 def _run(item: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     kinds = [kind for kind in item["kinds"].split(",") for _ in range(KINDS[kind][0])]
-    case = Case(item["model"], item["texts"], item["case"], kinds)
+    options = {name: item[name] for name in ("task", "lora") if item.get(name)}
+    case = Case(item["model"], item["texts"], item["case"], kinds, **options)
     update = case.update()
     started = time.perf_counter()
     try:

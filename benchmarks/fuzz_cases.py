@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from gradleak.defenses import parse_defense
 from gradleak.exchange import Update
 from gradleak.federation import Client, FedAvg, sum_updates
 from gradleak.simulation.training import step_batches
-from gradleak.targets import Target, load_target
+from gradleak.targets import Target, Task, load_target
+from gradleak.targets.adapters import Lora
 
 SURE = 60.0
 """What the classifier is multiplied with to be sure of its classes."""
@@ -25,26 +26,40 @@ Batch = list[tuple[str, int]]
 
 
 @cache
-def target_of(model: str, *, sure: bool = False, head: int = 0) -> Target:
+def target_of(
+    model: str, *, sure: bool = False, head: int = 0, task: Task = "classification", lora: str | None = None
+) -> Target:
     """Load a model once in each process; `head` is the seed of its classifier, which may be sure of itself."""
-    target = load_target(model, 2, head, device="cpu")
-    if sure:
+    adapters = None if lora is None else Lora.parse(lora)
+    target = load_target(model, 2, head, task=task, device="cpu", lora=adapters)
+    if sure and task == "classification":
         with torch.no_grad():
-            target.parameters[f"{target.classifier}.weight"].mul_(SURE)
+            target.parameters[target.classifier_weight].mul_(SURE)
     return target
 
 
 class Case:
-    """One update, and all that went into it."""
+    """One update, and all that went into it.
 
-    def __init__(self, model: str, texts: list[str], number: int, kinds: Sequence[str]) -> None:
-        self.draw, self.number, self.model = random.Random(number), number, model
+    Args:
+        model: name of the model.
+        texts: sentences to draw from.
+        number: of the case.
+        kinds: kinds of updates to draw from.
+        options: `task` and `lora` of the target, if they are not those of a classifier without adapters.
+    """
+
+    def __init__(self, model: str, texts: list[str], number: int, kinds: Sequence[str], **options: Any) -> None:  # noqa: ANN401
+        self.draw, self.number = random.Random(number), number
         self.kind = self.draw.choice(kinds)
-        self.target = target_of(model, sure=self.kind == "confident")
+        self.target_of = partial(target_of, model, **options)
+        self.target = self.target_of(sure=self.kind == "confident")
         self.how = ""
         self.passes = 1
         self.dropout = self.draw.random() < 0.5
         self.embeddings: Any = self.draw.choice(["frozen", "frozen", "frozen", "words-frozen", "trained"])
+        if self.target.adapter is not None:
+            self.embeddings = "frozen"
         self._texts = texts
         self.batches: list[Batch] = []
 
@@ -55,7 +70,7 @@ class Case:
     def batch(self, most: int = 8) -> Batch:
         """Draw a batch that is trained on."""
         size = self.draw.choice([size for size in (1, 1, 2, 3, 4, 6, 8) if size <= most])
-        batch = [(_random_text(self._texts, self.draw), self.draw.randrange(2)) for _ in range(size)]
+        batch = [(self._text(), self.draw.randrange(2)) for _ in range(size)]
         if self.draw.random() < 0.2:
             batch.append(self.draw.choice(batch))
         self.batches.append(batch)
@@ -108,7 +123,7 @@ class Case:
 
     def other_head(self) -> Update:
         """A gradient computed with another classifier than the attacker is given."""
-        return self._bare(self.batch(4), target=target_of(self.model, head=1))
+        return self._bare(self.batch(4), target=self.target_of(head=1))
 
     def rounded(self) -> Update:
         """A gradient cast to half precision."""
@@ -121,13 +136,14 @@ class Case:
         update = self._bare(self.batch())
         layer = self.target.layers[0]
         maps = {name for part in (layer.query, layer.key, layer.value) for name in (part.weight, part.bias)}
+        maps |= {name for module in self.target.adapters if module.layer == 0 for name in (module.a, module.b)}
         rest = [name for name in update.tensors if name not in maps]
         chosen = set(rest if self.draw.random() < 0.5 else self.draw.sample(rest, self.draw.choice([1, 2, 5])))
         way = self.draw.choice(["other text", "noise", "zero", "pruned", "scaled"])
         self.how = f"{way}, {len(chosen)} of {len(update.tensors)} tensors"
         other = None
         if way == "other text":
-            other = self._bare([(_random_text(self._texts, self.draw), 0) for _ in self.batches[0]], 7)
+            other = self._bare([(self._text(), 0) for _ in self.batches[0]], 7)
         factor = self.draw.choice([1.01, 0.9, 2.0])
         generator = torch.Generator().manual_seed(self.number)
 
@@ -225,7 +241,8 @@ class Case:
             seed=100 * self.number + seed,
             **options,
         )
-        update = client.update([text for text, _ in batch], [label for _, label in batch])
+        labels = [label for _, label in batch] if self.target.task == "classification" else None
+        update = client.update([text for text, _ in batch], labels)
         return replace(update, origin=None)  # what head it was computed with is not told
 
     def _bare(self, batch: Batch, seed: int = 0, target: Target | None = None) -> Update:
@@ -240,6 +257,13 @@ class Case:
         else:
             self.passes = fedavg.steps or 1
         return Update(update.tensors, update.kind, update.learning_rate, update.steps)
+
+    def _text(self) -> str:
+        """Draw a text that the model can be trained on: a language model needs two tokens."""
+        while True:
+            text = _random_text(self._texts, self.draw)
+            if len(self.target.tokenizer(text)["input_ids"]) >= self.target.min_length:
+                return text
 
     def _ids(self, text: str) -> tuple[int, ...]:
         encoded = self.target.encode([text])

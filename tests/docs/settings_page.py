@@ -15,6 +15,8 @@ from gradleak.attacks import ATTACKS, DEFAULT_ATTACK, Attack
 from gradleak.cli.output.settings_table import settings_table
 from gradleak.inversion import Recipe
 from gradleak.settings import settings_of
+from gradleak.vision.attacks import IMAGE_ATTACKS
+from gradleak.vision.inverter_settings import ImageInverterSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 HEAD = """\
@@ -31,6 +33,18 @@ INVERTERS = """\
 
 Settings of `gradleak.inversion.Recipe`, which `gradleak invert train` fills from its options; `lti` and `lti-p` use
 the trained network.
+"""
+
+
+IMAGES = """\
+## Attacks on images
+
+`gradleak images attack --attack NAME --set KEY=VALUE`; see [images](attacks/images.md).
+"""
+IMAGE_INVERTERS = """\
+## Training of image inverters
+
+`gradleak images train-inverter --set KEY=VALUE`; the seed is given as `--seed`.
 """
 
 
@@ -53,6 +67,13 @@ def _parts() -> Iterator[str]:
     if any(setting.meaning for setting in settings_of(Recipe).values()):
         yield INVERTERS
         yield _table(Recipe)
+    yield IMAGES
+    for name, image_attack in sorted(IMAGE_ATTACKS.items()):
+        yield f"### images: {name}\n"
+        yield f"{image_attack.paper}. Default preset: `{image_attack.default_preset()}`.\n"
+        yield _table(image_attack)
+    yield IMAGE_INVERTERS
+    yield _table(ImageInverterSettings)
 
 
 def _facts(kind: type[Attack]) -> str:

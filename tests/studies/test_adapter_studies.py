@@ -30,7 +30,7 @@ def test_a_fresh_adapter_is_a_table_or_the_text_of_the_command_line(tmp_path: Pa
     assert table.target.lora == Lora(r=2, targets="query", dropout=0.1)
     plain = one_cell(tmp_path, {"name": model})
     assert len({cell.id for cell in (table, text, plain)}) == 2
-    assert table.config["target"]["lora"] == {"r": 2, "alpha": 16.0, "targets": "query", "dropout": 0.1}
+    assert table.config["target"]["lora"] == {"r": 2, "alpha": 16.0, "targets": "query", "dropout": 0.1, "rounds": 1}
 
 
 @pytest.mark.parametrize("kind", ["fresh", "folder"])

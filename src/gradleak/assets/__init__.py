@@ -34,6 +34,11 @@ def asset_path(name: str) -> Path:
     return Path(__file__).resolve().parent / name
 
 
+def image_asset(name: str) -> Path:
+    """Return the path of a file that ships for attacks on images: a sample, a generator or inverters."""
+    return Path(__file__).resolve().parent / "images" / name
+
+
 def sample_texts() -> tuple[str, ...]:
     """Return sentences of a shipped sample, last one first, for training on public text: attacks begin at its start."""
     path = Path(__file__).resolve().parent / "datasets" / f"{_PUBLIC_TEXT}.tsv"

@@ -33,8 +33,8 @@ class Lti(Attack):
 
     The inverter is trained beforehand, by `gradleak invert train`. Of several in a folder, the one for this target,
     batch size and, if it is known, defense is used. The reported loss is the cosine distance between the gradient
-    of what was found and the observed one; the inverter itself does not use it. The paper's image half (section 4.1) is
-    missing: this is text only.
+    of what was found and the observed one; the inverter itself does not use it. The paper's image half (section 4.1)
+    is in `gradleak.vision`.
     """
 
     name: ClassVar[str] = "lti"

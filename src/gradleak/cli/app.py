@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gradleak.cli.codes import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE
-from gradleak.cli.commands import attack, capture, demo, invert, listing, study
+from gradleak.cli.commands import attack, capture, demo, images, invert, listing, study
 from gradleak.cli.interrupts import interrupt_code, interrupt_words
 from gradleak.cli.startup import announce, prepare_streams, something_is_printed
 from gradleak.errors import GradleakError
@@ -70,6 +70,7 @@ app.command(epilog="Example: gradleak capture 'the patient was given ten milligr
 )
 app.command("list", epilog="Example: gradleak list attacks; gradleak list attacks lamp")(listing.show)
 app.add_typer(invert.app)
+app.add_typer(images.app)
 app.add_typer(study.app)
 
 

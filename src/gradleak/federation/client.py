@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -14,7 +13,7 @@ from gradleak.errors import GradleakError, unknown_name
 from gradleak.exchange import FedAvg, Origin, Precision, Update, WireFormat
 from gradleak.randomness import random_stream, start_torch
 from gradleak.simulation.training import Batch, check_batch, check_precision, gradient, local_difference
-from gradleak.simulation.transmission import as_received
+from gradleak.simulation.transmission import transmitted
 from gradleak.targets import Target, Tokens
 
 Embeddings = Literal["frozen", "words-frozen", "trained"]
@@ -98,10 +97,7 @@ class Client:
 
     def send(self, update: Update) -> Update:
         """Return an update as the server has it after it was sent in the client's number format."""
-        if self.wire == "fp32":
-            return update
-        tensors = {name: as_received(tensor, self.wire) for name, tensor in update.tensors.items()}
-        return replace(update, tensors=tensors, send=self.wire)
+        return transmitted(update, self.wire)
 
     def draw_labels(self, count: int) -> list[int]:
         """Draw uniform classes from the client's random stream."""

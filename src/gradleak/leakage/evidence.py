@@ -82,7 +82,7 @@ class Evidence:
         if self.tokens is not None:
             sure = f"the weakest {self.margin:.2g} times as strong as the noise floor"
             said.append(f"about {self.tokens} tokens stand out of the first layer, {sure}")
-        elif not self.attention:
+        elif not self.attention and not self.adapters:
             said.append(NO_ATTENTION)
         if self.dropout is not None:
             said.append("dropout likely" if self.dropout else "no dropout")

@@ -47,8 +47,19 @@ class NoiseFloor:
 
     def spectrum(self, matrix: Tensor) -> Spectrum:
         """Return the singular values and vectors of a matrix with this noise, in units of the edge."""
-        left, values, right = torch.linalg.svd(matrix.double() / self.rows / self.columns, full_matrices=False)
+        left, values, right = torch.linalg.svd(self.white(matrix), full_matrices=False)
         return Spectrum(self, left, values / self.edge, right)
+
+    def rough_spectrum(self, matrix: Tensor) -> Spectrum:
+        """Return the same from the eigenvectors of MᵀM, several times as fast: to a thousandth at the edge."""
+        white = self.white(matrix)
+        squares, vectors = torch.linalg.eigh(white.T @ white)
+        values, right = squares.clamp(min=1e-300).sqrt().flip(0), vectors.T.flip(0)
+        return Spectrum(self, white @ right.T / values, values / self.edge, right)
+
+    def white(self, matrix: Tensor) -> Tensor:
+        """Return a matrix in which this noise has unit variance everywhere."""
+        return matrix.double() / self.rows / self.columns
 
 
 @dataclass(frozen=True)
@@ -100,19 +111,19 @@ def whiten(matrix: Tensor) -> Spectrum:
     matrix = matrix.double()
     height, width = matrix.shape
     columns = torch.ones(width, dtype=torch.float64, device=matrix.device)
-    rest, rank, spectrum = matrix, 0, None
+    rest, rank = matrix, 0
     for _ in range(ROUNDS):
         for _ in range(BALANCING):
             rows = _deviations(rest / columns, 1)[:, None]
             columns = _deviations(rest / rows, 0)
         free = max((1 - rank / height) * (1 - rank / width), 1e-3) ** 0.5  # the signal removed took some noise along
-        spectrum = NoiseFloor(rows / free, columns).spectrum(matrix)
+        floor = NoiseFloor(rows / free, columns)
+        spectrum = floor.rough_spectrum(matrix)
         if spectrum.rank == rank:
             break
         rank = spectrum.rank
         rest = matrix - spectrum.signal()
-    assert spectrum is not None
-    return spectrum
+    return floor.spectrum(matrix)
 
 
 def _deviations(rest: Tensor, dim: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import GradleakError
-from gradleak.exchange import Update
+from gradleak.exchange import Update, WireFormat
 
 BLOCK = 4096  # entries that share a scale, as in FLARE's `blockwise8`, whose code is not linear as this one is
 LARGEST_CODE = 127
@@ -57,6 +57,14 @@ def as_received(tensor: Tensor, wire: str) -> Tensor:
             raise GradleakError("the update holds NaN or Inf, which int8 cannot send")
         return QuantisedTensor.of(tensor, BLOCK if wire == "int8" else None).dequantise().to(tensor.dtype)
     return tensor
+
+
+def transmitted(update: Update, wire: WireFormat) -> Update:
+    """Return an update as the server has it after it was sent in a number format."""
+    if wire == "fp32":
+        return update
+    tensors = {name: as_received(tensor, wire) for name, tensor in update.tensors.items()}
+    return replace(update, tensors=tensors, send=wire)
 
 
 def sum_updates(updates: Sequence[Update]) -> Update:

@@ -23,7 +23,7 @@ every_kind = pytest.mark.parametrize(("family", "task"), ALL_KINDS)
 
 
 def adapted(family: str = "bert", task: Task = "classification", seed: int = 0, **settings: object) -> Target:
-    return with_lora(small_target(family, task, seed=seed), Lora(**{"r": 2, **settings}))  # type: ignore[arg-type]
+    return with_lora(small_target(family, task, seed=seed), Lora(**{"r": 2, "rounds": 0, **settings}))  # type: ignore[arg-type]
 
 
 @every_kind

@@ -8,8 +8,8 @@ from gradleak.errors import GradleakError
 from gradleak.targets import Lora
 
 EXAMPLES = {
-    "r=8,alpha=16": Lora(),
-    "r=2,alpha=16,targets=q_proj+v_proj": Lora(r=2, targets="q_proj+v_proj"),
+    "r=8,alpha=16,rounds=1": Lora(),
+    "r=2,alpha=16,targets=q_proj+v_proj,rounds=0": Lora(r=2, targets="q_proj+v_proj", rounds=0),
     "r=4,alpha=0.5,targets=all-linear,dropout=0.05,rounds=3,rslora=true": Lora(
         r=4, alpha=0.5, targets="all-linear", dropout=0.05, rounds=3, rslora=True
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gradleak.attacks.base import Attack, register
+from gradleak.attacks.forest.encoders.reading import can_read_encoder, read_encoder
 from gradleak.attacks.forest.output import fit_to_knowledge
 from gradleak.attacks.forest.reader import ForestReader, ForestReading
 from gradleak.attacks.forest.sites import find_sites
@@ -20,7 +21,7 @@ from gradleak.targets import Target
 @register
 @dataclass(frozen=True, kw_only=True)
 class Forest(Attack):
-    """Forest (gradleak's own): read a decoder's update, of all its weights or of LoRA adapters alone.
+    """Forest (gradleak's own): read a decoder's update, of all its weights or of LoRA adapters alone, or an encoder's.
 
     The first layer's rows are combinations of a few vectors of the vocabulary, and sparse recovery finds them even if
     the adapters' rank is far below the number of tokens. Deeper layers' rows are combinations of prefixes, which are
@@ -38,11 +39,20 @@ class Forest(Attack):
     )
 
     def check(self, target: Target, update: Update, knowledge: Knowledge) -> None:
-        """Raise a GradleakError unless the model is a decoder and the update shows its first layer's input."""
-        if "causal-lm" not in target.family.tasks:
-            raise GradleakError(f"{self.name} reads decoders; {target.name} is none: try sieve or auto")
+        """Raise a GradleakError unless the update shows the first layer's input of a decoder or an adapted encoder."""
+        encoder = "causal-lm" not in target.family.tasks
+        if encoder and (target.adapter is None or target.family.position_embedding is None):
+            raise GradleakError(
+                f"{self.name} reads decoders, and encoders' adapters; {target.name} is neither: try sieve or auto"
+            )
         super().check(target, update, knowledge)
-        if not any(site.tokenwise for site in find_sites(target, update.tensors)):
+        sites = find_sites(target, update.tensors)
+        if encoder and not can_read_encoder(target, sites):
+            raise GradleakError(
+                f"{self.name} needs the gradient of A of an adapter on the first layer's query, key or value of "
+                f"{target.name}, in a round after the first"
+            )
+        if not any(site.tokenwise for site in sites):
             raise GradleakError(
                 f"{self.name} needs the gradient of a map that reads the first layer's input, or of an adapter on one "
                 "(q_proj, k_proj or v_proj of layer 0)"
@@ -57,8 +67,12 @@ class Forest(Attack):
                 decoded = tuple(target.decode(list(text)) for text in texts)
                 reporter(len(findings), len(victims), lambda: (left, decoded))
 
-            reader = ForestReader(target, victim.gradient, victim.protocol, self.spare, reporter.deadline, progress)
-            findings.append(_finding(target, reader.read(), victim.knowledge))
+            if "causal-lm" in target.family.tasks:
+                reader = ForestReader(target, victim.gradient, victim.protocol, self.spare, reporter.deadline, progress)
+                reading = reader.read()
+            else:
+                reading = read_encoder(target, victim.gradient, victim.protocol, reporter.deadline, progress)
+            findings.append(_finding(target, reading, victim.knowledge))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
         return findings
 

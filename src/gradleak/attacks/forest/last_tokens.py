@@ -22,6 +22,9 @@ from gradleak.targets.hooks import forward_hooks
 EQUATIONS = 128
 """Sites are taken from the last one backwards until they give at least so many equations for a token."""
 
+SHORTLIST = 64
+"""How many of the most likely tokens are compared again in float64."""
+
 
 def trailing_sites(sites: Sequence[InputSite]) -> list[int]:
     """Return the indices of the last sites that give enough equations, in order."""
@@ -56,13 +59,18 @@ def last_token(target: Target, sites: Sequence[InputSite], prefix: Prefix, obser
         columns.append(own / part.rows.double().norm())
     effect = torch.cat(columns, dim=1)  # [width, equations]
     head: Any = target.model.get_submodule(target.classifier)
-    table = head.weight.detach().double()
+    table = head.weight.detach()
     with torch.no_grad():
-        expected = torch.softmax(head(hidden.detach()).double(), dim=-1) @ table
-    predicted = (expected - table) @ effect  # [vocabulary, equations]
-    cosine = torch.nn.functional.cosine_similarity(predicted, observed.double()[None], dim=1)
-    best = int(cosine.argmax())
-    return best, float((1 - cosine[best].square()).clamp(min=0).sqrt())
+        expected = torch.softmax(head(hidden.detach()).double(), dim=-1).to(table) @ table
+
+    def likeness(rows: Tensor) -> Tensor:
+        predicted = (expected.to(rows) - rows) @ effect.to(rows)  # [rows, equations]
+        return torch.nn.functional.cosine_similarity(predicted, observed.to(rows)[None], dim=1)
+
+    near = likeness(table).topk(min(SHORTLIST, len(table))).indices  # in the weights' precision, then in float64
+    exact = likeness(table[near].double())
+    best = int(exact.argmax())
+    return int(near[best]), float((1 - exact[best].square()).clamp(min=0).sqrt())
 
 
 def _traced(target: Target, sites: Sequence[InputSite], prefix: Prefix) -> tuple[Tensor, list[Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from gradleak.attacks.forest.capacity import Capacity
 from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
+from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.rounding import RowNoise
@@ -19,14 +20,12 @@ from gradleak.attacks.forest.sites import InputSite, find_sites
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.labels import labels_from_classifier
+from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.targets import Target
 
 ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
 """Called with the texts so far and the fraction of the update that they leave."""
-
-TABLE_ROWS = 4e-7
-"""Singular values of the first layer's rows below this fraction of the largest are rounding of float32."""
 
 COMPLETE = 3e-4
 """Prefixes that were tested one by one are complete if they leave less than this fraction of every site's rows."""
@@ -42,10 +41,6 @@ FULL_SITES = 12
 
 ROUNDED = 0.05
 """Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
-
-TABLE = 3e-7
-"""Relative error of the vocabulary's vectors, which are rounded once; those of deeper layers have gone through many
-operations."""
 
 
 @dataclass
@@ -126,10 +121,7 @@ class ForestReader:
     # --- tokens ------------------------------------------------------------------------------------------------
 
     def _residual(self, number: int) -> Residual:
-        rows, noise = self.noise.of(self.sites[number])
-        if self.sites[number].tokenwise:
-            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.noise.exact else noise.rows)
-        return Residual(rows, noise)
+        return self.noise.residual(self.sites[number])
 
     def _tokens(self) -> tuple[Tensor, TokensAt]:
         """Return the tokens of the batch, and those that may stand at a position."""
@@ -138,7 +130,8 @@ class ForestReader:
         open_ended = noisy or any(residual.full for residual in residuals)
         if self.target.family.position_embedding is not None:
             if open_ended:
-                return self.words[:0], lambda position: self.words[:0]
+                found = self._positioned_tokens(residuals[0])
+                return found, lambda position: found
 
             def at(position: int) -> Tensor:
                 return tokens_in_span(self._tables(position), residuals)
@@ -155,6 +148,13 @@ class ForestReader:
             picked = kept if all_found or members or self.deadline.hit else []
         tokens = self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
         return tokens, lambda position: tokens
+
+    def _positioned_tokens(self, first: Residual) -> Tensor:
+        """Return the tokens of a model with a table of positions, none if they cannot be told."""
+        if not self.noise.exact or self.target.adapter is None or self.sites[self.first[0]].reduction is not None:
+            return self.words[:0]
+        picked, whole = pursue_positioned_tokens(first_layer_inputs(self.target), first, self.deadline)
+        return self.words[torch.tensor(picked if whole else [], dtype=torch.long, device=self.words.device)]
 
     def _tables(self, position: int) -> list[Tensor]:
         if position >= self.target.max_length:

@@ -111,6 +111,17 @@ class Residual:
         self._update_basis()
         return direction
 
+    def pick_all(self, vectors: Tensor) -> None:
+        """Project several vectors `[vectors, width]` out of what is left."""
+        for vector in vectors.double():
+            new = vector
+            for _ in range(2):
+                new = new - (new @ self.picked.T) @ self.picked
+            if float(new.norm()) >= SAME * float(vector.norm()):
+                self.picked = torch.cat([self.picked, (new / new.norm())[None]])
+        self.left = self.rows - (self.rows @ self.picked.T) @ self.picked
+        self._update_basis()
+
 
 def coefficients(rows: Tensor, vectors: Tensor) -> tuple[Tensor, float]:
     """Return the coefficients `[vectors, rows]` of rows as combinations of vectors, and the fraction that is left."""

@@ -8,11 +8,12 @@ value is √rows + √columns (Marchenko & Pastur 1967): directions below that a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.forest.residual import FLOAT32, SiteNoise
+from gradleak.attacks.forest.residual import FLOAT32, Residual, SiteNoise
 from gradleak.attacks.forest.sites import InputSite, MapRows
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.targets import Target
@@ -25,6 +26,13 @@ CODES = 127
 
 AUTOCAST = {"fp32": 0.0, "fp16": 2e-3, "bf16": 1e-2}
 """Relative error of gradients that were computed in mixed precision."""
+
+TABLE_ROWS = 4e-7
+"""Singular values of the first layer's rows below this fraction of the largest are rounding of float32."""
+
+TABLE = 3e-7
+"""Relative error of the vocabulary's vectors, which are rounded once; those of deeper layers have gone through many
+operations."""
 
 EDGE = 1.1
 """Singular values below this many times the edge count as noise."""
@@ -53,6 +61,13 @@ class RowNoise:
         """Whether the weights moved between the gradients of which the update is the sum."""
         training = self.protocol.training
         return training is not None and training.steps != 1
+
+    def residual(self, site: InputSite) -> Residual:
+        """Return a site's rows, of which nothing is explained yet."""
+        rows, noise = self.of(site)
+        if site.tokenwise:
+            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.exact else noise.rows)
+        return Residual(rows, noise)
 
     def of(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
         """Return a site's rows, scaled to even noise, and that noise.

@@ -178,7 +178,8 @@ class Sieve(Attack):
         found = read_rounded(observed, known.sequences, longest, self.starts)
         reading = _proven(observed, found.sentences, found.labels)
         reading.settled, reading.certain = found.whole, found.certain
-        if found.sentences and not reading.proof.verified and reading.loss > ROUNDED and not observed.deadline.passed:
+        unsure = reading.loss > ROUNDED or can_replay(observed.protocol)
+        if found.sentences and not reading.proof.verified and unsure and not observed.deadline.passed:
             better = refine_batch(observed, found.sentences)
             again = _proven(observed, [tuple(ids) for ids in better.sentences], better.labels)
             if again.loss < reading.loss:

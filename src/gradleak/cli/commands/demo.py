@@ -30,8 +30,8 @@ SENTENCES = (
 )
 ATTACK = "auto"
 REAL_DECODER, EMBEDDED_DECODER = "smollm2", "the embedded language model"
-REAL_LORA, EMBEDDED_LORA = "r=8,rounds=1", "r=16,rounds=1"
-"""Adapters of the demo; the embedded model has a table of positions and is read while the rank exceeds the tokens."""
+REAL_LORA, EMBEDDED_LORA = "r=8", "r=8"
+"""Adapters of the demo."""
 
 DemoLora = Annotated[
     bool,

@@ -15,7 +15,9 @@ from gradleak.cli.output.screen import Screen
 from gradleak.errors import GradleakError, unknown_name
 
 Row = dict[str, Any]
-Kind = Annotated[str, typer.Argument(metavar="attacks|models|datasets|defenses|studies", help="What to list.")]
+Kind = Annotated[
+    str, typer.Argument(metavar="attacks|image-attacks|models|datasets|defenses|studies", help="What to list.")
+]
 Name = Annotated[
     str | None, typer.Argument(metavar="NAME", help="An attack, to show all its settings.", show_default=False)
 ]
@@ -28,6 +30,9 @@ def show(kind: Kind, name: Name = None, json_file: JsonFile = None, quiet: Quiet
     """
     if kind not in LISTS:
         raise unknown_name("list", kind, LISTS)
+    if name is not None and kind == "image-attacks":
+        _show_image_attack(name, Screen(quiet))
+        return
     if name is not None and kind != "attacks":
         raise GradleakError(f"only attacks have settings to show: give gradleak list {kind} without '{name}'")
     check_output(json_file)
@@ -59,6 +64,25 @@ def _show_attack(name: str, screen: Screen, json_file: Path | None) -> None:
     screen.table(*settings_table(kind))
     screen.line("Give a setting as --set NAME=VALUE.")
     write_json(json_file, row | {"settings": settings})
+
+
+def _show_image_attack(name: str, screen: Screen) -> None:
+    from gradleak.cli.output.settings_table import settings_table
+    from gradleak.vision.attacks import find_image_attack
+
+    kind = find_image_attack(name)
+    screen.overview([("name", name), ("paper", kind.paper), ("presets", ", ".join(kind.presets))])
+    screen.table(*settings_table(kind))
+
+
+def image_attacks() -> list[Row]:
+    """Return one row for each attack on images."""
+    from gradleak.vision.attacks import IMAGE_ATTACKS
+
+    return [
+        {"name": name, "paper": kind.paper, "presets": list(kind.presets), "default preset": kind.default_preset()}
+        for name, kind in sorted(IMAGE_ATTACKS.items())
+    ]
 
 
 def attacks() -> list[Row]:
@@ -127,6 +151,7 @@ def studies() -> list[Row]:
 
 LISTS: dict[str, Callable[[], list[Row]]] = {
     "attacks": attacks,
+    "image-attacks": image_attacks,
     "models": models,
     "datasets": datasets,
     "defenses": defenses,

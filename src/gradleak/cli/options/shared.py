@@ -123,7 +123,8 @@ LoraText = Annotated[
         "--lora",
         metavar="r=8,alpha=16,…",
         help="Put a fresh LoRA adapter on the model; clients train and send that alone. Further settings: "
-        "targets=q_proj+v_proj, dropout, rounds=1 (steps on public text first, so that B is not zero), rslora "
+        "targets=q_proj+v_proj, dropout, rounds (steps on public text first, 1 by default; 0 for the first round, "
+        "where B is zero), rslora "
         "(docs/clients.md).",
         show_default=False,
         rich_help_panel=MODEL,

@@ -18,7 +18,7 @@ from gradleak.targets.target import Target
 STEP = 1e-3
 """By how much one step on public text changes an entry: five steps of AdamW at a rate of 2e-4."""
 
-TEXTS, MOST_TOKENS = 4, 48
+TEXTS, MOST_TOKENS = 4, 16
 """Texts in one of these steps, and the longest of them that is taken."""
 
 

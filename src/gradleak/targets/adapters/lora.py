@@ -12,7 +12,7 @@ from gradleak.settings import check_settings, parse_settings_text, setting, sett
 
 ALL_LINEAR = "all-linear"
 FORM = "r=8,alpha=16,targets=q_proj+v_proj and the like"
-_ALWAYS_WRITTEN = ("r", "alpha", "targets")
+_ALWAYS_WRITTEN = ("r", "alpha", "targets", "rounds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,8 @@ class Lora:
     """A fresh LoRA adapter (Hu et al. 2022): W x + scaling · B A x in place of W x, with A `[r, in]` and B `[out, r]`.
 
     A is drawn from the public model seed as PEFT draws it, uniformly within ±1 / √in. B is zero before the first
-    round, so that A has no gradient yet; `rounds` moves it away from there.
+    round (`rounds=0`), so that A has no gradient yet; one step on public text, the default, moves it away from there:
+    every round but the first is like that.
     """
 
     r: int = setting(8, "rank", least=1, most=LARGEST_RANK)
@@ -30,7 +31,7 @@ class Lora:
     )
     dropout: float = setting(0.0, "dropout rate of the adapters' input, while the client trains with dropout", least=0)
     rounds: int = setting(
-        0,
+        1,
         "steps on public text before the client trains; 0 for the first round, where B = 0",
         least=0,
         most=MOST_STEPS,
@@ -74,6 +75,6 @@ class Lora:
         return self.alpha / (sqrt(self.r) if self.rslora else self.r)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return rank, alpha and targets, and every other setting that differs from its default."""
+        """Return rank, alpha, targets and rounds, and every other setting that differs from its default."""
         values = {name: (getattr(self, name), one.default) for name, one in settings_of(Lora).items()}
         return {name: value for name, (value, default) in values.items() if name in _ALWAYS_WRITTEN or value != default}

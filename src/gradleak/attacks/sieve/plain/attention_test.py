@@ -93,6 +93,38 @@ class ContextSketch:
         outside = outside + torch.einsum("sihc,chm->sicm", share * new, self.projected_values[candidates])
         return outside.square().sum(dim=-1).mean(dim=1) / self.size
 
+    def exchanges(self, sentence: Tensor, one: Tensor, other: Tensor, swapped: Tensor) -> Tensor:
+        """Return the losses `[exchanges]` of a sentence after exchanging two of its tokens.
+
+        The contexts of the exchanged tokens themselves are left out.
+
+        Args:
+            sentence: indices of pairs `[tokens]`.
+            one: the first position of each exchange.
+            other: the second position of each exchange.
+            swapped: the pair of the token of one position at another `[tokens, positions]`; −1 if it is none.
+        """
+        (above,), (below,), (weights,) = self._fractions(sentence[None])
+        new = swapped.clamp(min=0)
+        scores = torch.einsum("ihd,tphd->itph", self.query[sentence], self.key[new])
+        if self.relative is not None:
+            length = len(sentence)
+            scores = scores + self.relative[:, :length, :length].permute(1, 2, 0)[:, None]
+        moved = scores.exp()  # the weight that token i gives to token t at position p, by head
+        weights = weights.movedim(-1, 1)  # [tokens, positions, heads]
+        total = below[:, None] - weights[:, one] - weights[:, other] + moved[:, one, other] + moved[:, other, one]
+        share = 1.0 / total  # [tokens, exchanges, heads]
+        values, changed = self.projected_values[sentence], self.projected_values[new]
+        outside = torch.einsum("ieh,ihm->iem", share, above)
+        for place, partner in ((one, other), (other, one)):
+            outside = outside - torch.einsum("ieh,ehm->iem", share * weights[:, place], values[place])
+            gained = share * moved[:, partner, place]
+            outside = outside + torch.einsum("ieh,ehm->iem", gained, changed[partner, place])
+        each = outside.square().sum(dim=-1)  # [tokens, exchanges]
+        number = torch.arange(len(one), device=one.device)
+        each[one, number] = each[other, number] = 0.0
+        return each.sum(dim=0) / max(1, len(sentence) - 2) / self.size
+
     def _fractions(self, sentences: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return numerators `[sentences, tokens, heads, sketch]`, denominators, and the weights of single tokens."""
         scores = torch.einsum("sihd,sjhd->sihj", self.query[sentences], self.key[sentences])

@@ -11,16 +11,21 @@ from gradleak.leakage.row_space import CLEAN, Subspace
 IN_SPAN = 2e-3
 """A pair is possible if less than this fraction of x(t, p) lies outside the row space."""
 
-MOST_OUTSIDE, MOST_OUTSIDE_ROUNDED = 0.01, 0.25
-"""The fraction grows with the error of the row space, up to these: in a float32 gradient, and in a rounded one, where
-words that did not occur leave 0.8 outside."""
+MOST_OUTSIDE = 0.01
+"""The fraction grows with the error of a float32 gradient's row space, up to this."""
+
+LEAST_ABSENT, MOST_PRESENT = 0.12, 0.3
+"""Words that did not occur leave at least the first fraction outside a rounded row space, mostly 0.4, and words that
+did at most the second: 0.01 after a cast to bfloat16, 0.06 in int8, 0.12 after one step of AdamW."""
+
+MARGIN = 1.5
+"""The pairs of a sentence leave at most so many times as much outside as the best pair of any of its words."""
 
 MOST_PAIRS = 6000
 """With more pairs than this the row space is not one of text, and tables of all pairs would fill memory."""
 
-ROUNDED_PAIRS, FEW_PAIRS = 5, 300
-"""In a rounded row space the tolerance is halved until there are no more pairs than this many for each dimension, or
-than a few: its error is that of the weakest directions, and most pairs lie closer."""
+WINDOW = 64
+"""How many positions are compared with all words at a time."""
 
 SCANNED = 2**16
 """How many pairs are tested in float64 at a time."""
@@ -40,13 +45,30 @@ def possible_pairs(inputs: LayerInputs, space: Subspace, words: Tensor, longest:
     if space.floor < CLEAN:
         tolerance = max(IN_SPAN, min(3 * space.error, MOST_OUTSIDE))
         return _pairs_within(inputs, space, words, longest, (tolerance, MOST_PAIRS))
-    tolerance = max(IN_SPAN, min(3 * space.error, MOST_OUTSIDE_ROUNDED))
-    most = max(FEW_PAIRS, ROUNDED_PAIRS * space.rank)
-    tokens, positions = words[:0], words[:0]
-    while not len(tokens) and tolerance >= IN_SPAN:
-        tokens, positions = _pairs_within(inputs, space, words, longest, (tolerance, most))
-        tolerance /= 2
-    return tokens, positions
+    found, tolerance = _words_of_rounded(inputs, space, words, longest)
+    return _pairs_within(inputs, space, found, longest, (tolerance, MOST_PAIRS))
+
+
+def _words_of_rounded(inputs: LayerInputs, space: Subspace, words: Tensor, longest: int) -> tuple[Tensor, float]:
+    """Return the words that a rounded row space holds, and the fraction of x(t, p) that may lie outside.
+
+    How far rounding moves a word depends on the word, and the error of the row space is that of its weakest direction.
+    But between the words that occurred and the others is a gap: the largest step in their distances, each word at its
+    best position.
+    """
+    best = torch.zeros(len(words), device=words.device)
+    for places in torch.arange(longest, device=words.device).split(WINDOW):
+        inside = inputs.captured_energy(space.basis, words, places)
+        best = torch.maximum(best, inside.amax(dim=1))
+        outside = (1 - best).clamp(min=IN_SPAN**2).sqrt()
+        ranked, order = outside.sort()
+        steps = ranked[1:] / ranked[:-1]
+        steps[(ranked[1:] < LEAST_ABSENT) | (ranked[:-1] > MOST_PRESENT)] = 0.0
+        last = int(steps.argmax())
+        tolerance = min(MARGIN * float(ranked[last]), MOST_PRESENT)
+        if not (inside[:, -1] > 1 - tolerance**2).any():  # the longest sentence ends before
+            break
+    return words[order[: last + 1]], tolerance
 
 
 def _pairs_within(

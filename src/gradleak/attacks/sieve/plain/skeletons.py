@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.plain.coefficients import Coefficients
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 
 CERTAIN_POSITION = 0.5
@@ -54,23 +54,12 @@ def find_skeletons(observed: ObservedUpdate, pairs: TokenPairs, gradients: Mappi
 
 def _estimates(observed: ObservedUpdate, pairs: TokenPairs, gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the coefficients of b_p on a_t `[pairs]`, and the cosines of tokens' value gradients `[pairs, pairs]`."""
-    inputs = observed.inputs
-    tokens, token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    positions, position_of = pairs.positions.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    scale = inputs.scale.double()
-    basis = torch.cat([inputs.words[tokens].double() * scale, inputs.positions[positions].double() * scale])
-    basis = torch.cat([basis, inputs.shift.double()[None]])
-    inverse = torch.linalg.pinv(basis, rtol=1e-9)
-    each = [part.weight_in(gradients) @ inverse for part in inputs.maps]  # [outputs, tokens + positions + 1]
-    parts = torch.cat([part / part.norm().clamp(min=1e-300) for part in each])
-    places = torch.zeros(len(pairs.tokens), dtype=torch.float64)
-    for number in range(len(positions)):
-        there = (position_of == number).nonzero().flatten()
-        columns = parts[:, token_of[there]].cpu().numpy()
-        places[there.cpu()] = torch.from_numpy(nnls(columns, parts[:, len(tokens) + number].cpu().numpy())[0])
-    values = normalize(each[-1][:, : len(tokens)], dim=0)
+    coefficients = Coefficients.of(observed, pairs, gradients)
+    token_of, positions = coefficients.token_of, pairs.positions.cpu()
+    places = coefficients.shares(coefficients.places)[token_of, positions]
+    values = normalize(coefficients.word_values, dim=0)
     cosines = values.T @ values
-    return places.to(basis.device), cosines[token_of][:, token_of]
+    return places.to(pairs.tokens.device), cosines[token_of][:, token_of].to(pairs.tokens.device)
 
 
 def _best_pairs(pairs: TokenPairs, scores: Tensor, inner: Tensor) -> Tensor:

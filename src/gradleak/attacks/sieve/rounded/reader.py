@@ -23,6 +23,7 @@ from gradleak.attacks.sieve.defended.context_score import ContextScore
 from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
+from gradleak.attacks.sieve.plain.layout import lay_out
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.plain.sentence_search import BEAM, GREEDY, SAME, SkeletonCompletion, common_tokens
 from gradleak.attacks.sieve.plain.skeletons import find_skeletons
@@ -149,6 +150,9 @@ class RoundedReader:
             words = pairs.tokens.unique()  # type: ignore[no-untyped-call]
             self.words = words[~torch.isin(words, special)]
         completion = SkeletonCompletion(observed, pairs, self.contexts)
+        completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients), self._consider)
+        if self._weigh():
+            return True
         skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
         ranked = completion.ranked(skeletons)[: self.starts]
         for width, most in WIDTHS:
@@ -167,9 +171,14 @@ class RoundedReader:
             if any(common_tokens(tokens, sentence) > SAME for sentence in good):
                 continue
             sentence, outside = completion.completed(row, width)
-            if outside < LIKELY and sentence not in self._candidates:
-                self._candidates[sentence] = self.fit.misfit(sentence)
-                good += [sentence] if self._candidates[sentence] < GOOD else []
+            good += [sentence] if self._consider(sentence, outside) else []
+
+    def _consider(self, sentence: Sentence, outside: float) -> bool:
+        """Weigh a completed skeleton if it is likely, and return whether it is a sentence that was not known."""
+        if not sentence or outside > LIKELY or sentence in self._candidates:
+            return False
+        self._candidates[sentence] = self.fit.misfit(sentence)
+        return self._candidates[sentence] < GOOD
 
     def _pairs(self, space: Subspace) -> TokenPairs:
         observed = self.observed
