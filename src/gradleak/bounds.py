@@ -17,6 +17,8 @@ MOST_STEPS = 1_000_000
 MOST_CLIENTS = 1_000_000
 LARGEST_RANK = 2**16
 """Of a LoRA adapter."""
+MOST_UNITS = 2**20
+"""Of a layer of an inverter or a generator."""
 LARGEST_WHOLE = 10**12
 """Of any other whole number."""
 LARGEST_NUMBER = 1e30

@@ -6,13 +6,11 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from gradleak.bounds import MOST_UNITS
 from gradleak.exchange import Origin
 from gradleak.inverters.settings import InverterSettings
 from gradleak.settings import settings_of
 from gradleak.targets import Lora
-
-MOST_UNITS = 2**20
-"""Of a hidden layer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradleak.assets import image_asset
 from gradleak.errors import GradleakError, missing_extra, unknown_name
+from gradleak.files import check_ordinary
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -162,6 +163,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 def _picture(path: Path) -> Tensor:
     module = pillow()
+    check_ordinary(path)
     try:
         with module.open(path) as picture:
             mode, pixels = picture.mode, np.asarray(_colour(picture))

@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from gradleak.assets import image_asset
+from gradleak.bounds import MOST_UNITS, whole_number
 from gradleak.errors import GradleakError
 from gradleak.inverters.storage import write_tensors
 from gradleak.vision.generator import Generator
@@ -44,7 +45,7 @@ def load_generator(name: str, target: ImageTarget) -> tuple[Generator, tuple[str
             tensors = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118 - not a mapping
         if metadata.get("format") != FORMAT:
             raise GradleakError(f"{path} holds no generator of gradleak")
-        generator = Generator(int(metadata["width"]), int(metadata["latent"]))
+        generator = Generator(*(whole_number(metadata[name], 1, MOST_UNITS) for name in ("width", "latent")))
         generator.load_state_dict(tensors)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
         if isinstance(error, GradleakError):
