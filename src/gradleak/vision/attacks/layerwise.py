@@ -51,7 +51,7 @@ class Layerwise(ImageAttack):
                 break
         missing = search.seen.count - sum(map(len, found))
         grey = search.seen.sent.new_full((missing, *search.target.shape), 0.5)
-        return torch.cat([*(part.float() for part in found), grey])[:, None], ()
+        return torch.cat([*(part.float() for part in found), grey]).nan_to_num(0.5)[:, None], ()
 
     def _solve(self, target: ImageTarget, sent: Tensor) -> Tensor:
         sizes = [parameter.numel() for parameter in target.parameters.values()]
@@ -81,6 +81,10 @@ class Layerwise(ImageAttack):
         gradient = _gradient_matrix(conv, delta, side)  # [clients, out · k · k, pixels]
         known = torch.logit(left) - cast(Tensor, conv.bias).double()[:, None, None]
         wanted = kernel.transpose(1, 2).flatten(2)  # [clients, in, out · k · k]
+        # Both systems count alike, however small the gradient of a sure prediction is.
+        size = gradient.square().mean(dim=(1, 2), keepdim=True).sqrt().clamp_min(1e-30)
+        factor = forward.square().mean().sqrt() / size
+        gradient, wanted = gradient * factor, wanted * factor
         normal = (forward.T @ forward).expand(clients, -1, -1).clone()
         gram = gradient.transpose(1, 2) @ gradient
         pixels = side * side
@@ -89,13 +93,13 @@ class Layerwise(ImageAttack):
             normal[:, block, block] += gram
         diagonal = normal.diagonal(dim1=1, dim2=2)
         diagonal += self.ridge * diagonal.mean(dim=1, keepdim=True)
-        factor = torch.linalg.cholesky(normal)
+        triangle, _ = torch.linalg.cholesky_ex(normal)  # not a number where it fails
         found = normal.new_zeros(clients, channels * pixels)
         for _ in range(self.corrections + 1):
             missing_output = known.flatten(1) - found @ forward.T
             missing_kernel = wanted - found.view(clients, channels, pixels) @ gradient.transpose(1, 2)
             right = missing_output @ forward + (missing_kernel @ gradient).flatten(1)
-            found = found + torch.cholesky_solve(right[:, :, None], factor)[:, :, 0]
+            found = found + torch.cholesky_solve(right[:, :, None], triangle)[:, :, 0]
         return found.view(clients, channels, side, side)
 
 
