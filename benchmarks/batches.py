@@ -109,7 +109,7 @@ def run_all(
     failed = 0
     left = [item for item in items if (item["cell"], item["batch"]) not in done]
     until = time.monotonic() + 60 * (minutes or math.inf)
-    print(f"{len(left)} batches to run, {len(rows)} in {path}", flush=True)
+    print(f"{len(left)} batches to run, {len(rows)} in {path}", file=sys.stderr, flush=True)
     for item, outcome in _outcomes(left, run, workers, threads, until):
         name = f"{item['cell']}, batch {item['batch']}"
         if isinstance(outcome, str):

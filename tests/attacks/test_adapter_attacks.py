@@ -72,7 +72,7 @@ def test_descent_finds_the_words_of_a_short_text_from_its_adapter_gradient() -> 
     text, label = "dog ran on", [1]
     update = Client(target).update([text], label)
     known = Knowledge(labels=label, lengths=target.encode([text]).lengths)
-    settings = {"steps": "60", "starts": "20", "permutations": "20", "alpha_lm": "0", "moves": "40"}
+    settings = {"steps": "120", "starts": "20", "permutations": "20", "alpha_lm": "0", "moves": "40"}
     result = find_attack("lamp").with_settings(settings=settings)(target, update, known)
     assert set(result.texts[0].split()) == set(text.split())
 
@@ -92,13 +92,13 @@ def test_auto_plans_what_applies_to_adapters() -> None:
     update, known = captured(target)
     victim = Victim(update.gradient(), known, torch.Generator().manual_seed(0))
     names = [attack.name for attack in plan(target, victim, examine(target, victim.gradient))]
-    assert sorted(names) == ["grab", "lamp"]
+    assert sorted(names) == ["forest", "grab", "lamp"]
 
 
 def test_evidence_names_the_adapters_and_takes_a_first_round_for_no_pruning() -> None:
     first, later = adapted(rounds=0), adapted()
     evidence = examine(first, captured(first)[0].gradient())
-    assert "adapters alone: LoRA (r=4, alpha=16, targets=query+value)" in evidence.lines
+    assert "adapters alone: LoRA (r=4, alpha=16, targets=query+value, rounds=0)" in evidence.lines
     assert FIRST_ROUND in evidence.lines
     assert not evidence.pruned
     assert FIRST_ROUND not in examine(later, captured(later)[0].gradient()).lines

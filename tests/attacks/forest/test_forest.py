@@ -127,3 +127,19 @@ def test_encoders_are_refused_in_one_line() -> None:
     target = small_target("bert")
     with pytest.raises(GradleakError, match="forest reads decoders"):
         read(target, ["the cat"])
+
+
+@pytest.mark.parametrize("rank", [2, 8])
+def test_adapters_of_a_model_with_a_table_of_positions_are_read_below_the_rank(rank: int) -> None:
+    pytest.importorskip("peft")
+    target = decoder("gpt2", lora=f"r={rank}", n_embd=128, n_layer=4)
+    found = read(target, BATCH[:2])
+    assert sorted(found.texts) == sorted(BATCH[:2])
+    assert found.verified
+
+
+def test_a_note_says_that_the_adapters_dropout_may_hide_the_text() -> None:
+    pytest.importorskip("peft")
+    found = read(decoder(lora="r=8,dropout=0.05"), [SENTENCE], dropout=True)
+    assert not found.verified
+    assert any("the adapters' dropout (rate 0.05), whose masks are not decoded" in note for note in found.notes)

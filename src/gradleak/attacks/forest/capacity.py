@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradleak.attacks.forest.sites import InputSite
+from gradleak.targets import Target
 
 
 @dataclass(frozen=True)
@@ -17,19 +18,32 @@ class Capacity:
         rows: rows that a layer's maps give: rank × adapted matrices, or all outputs of a full update.
         layers: how many inputs of layers were compared.
         first_round: whether B is still zero, so that only B's gradient tells.
+        dropout: the rate of the adapters' own dropout; 0 for none.
     """
 
     width: int
     rows: int
     layers: int
     first_round: bool
+    dropout: float = 0.0
 
     @classmethod
-    def of(cls, sites: Sequence[InputSite]) -> Capacity:
-        """Return the limits of an update with these sites."""
+    def of(cls, target: Target, sites: Sequence[InputSite]) -> Capacity:
+        """Return the limits of an update with these sites of its first layer."""
         first = sites[0]
         small = first.reduction is not None
-        return cls(first.width, first.width if small else first.height, len(sites), small)
+        rate = max((module.dropout for module in target.adapters), default=0.0)
+        return cls(first.width, first.width if small else first.height, len(sites), small, rate)
+
+    @property
+    def _masked(self) -> str:
+        """What is to be said of the adapters' dropout where nothing was told."""
+        if not self.dropout:
+            return ""
+        return (
+            f", or the client trained with the adapters' dropout (rate {self.dropout:g}), whose masks are not decoded: "
+            "no token then fits the rows exactly"
+        )
 
     def line(self, tokens: int | None) -> str:
         """Return the capacity as a note.
@@ -46,7 +60,7 @@ class Capacity:
             )
         if tokens is None:
             beyond = f"the rank {self.rows}" if self.first_round else f"{self.width} dimensions"
-            return f"{limit}; the update holds more tokens than can be told from it (at most {beyond})"
+            return f"{limit}; the update holds more tokens than can be told from it (at most {beyond}){self._masked}"
         exceeded = [f"the {self.rows} rows"] if tokens > self.rows else []
         exceeded += [f"the {self.width} dimensions"] if tokens >= self.width else []
         what = f"; more than {' and '.join(exceeded)}" if exceeded else ", below both limits"

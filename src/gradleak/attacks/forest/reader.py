@@ -104,7 +104,7 @@ class ForestReader:
 
     def read(self) -> ForestReading:
         """Return the texts, as far as they can be read."""
-        capacity = Capacity.of([self.sites[number] for number in self.first])
+        capacity = Capacity.of(self.target, [self.sites[number] for number in self.first])
         tokens, tokens_at = self._tokens()
         if not len(tokens):
             return ForestReading(notes=[capacity.line(None)])

@@ -40,7 +40,7 @@ def read_encoder(
         progress: called with the sentences so far.
     """
     noise, sites = RowNoise(target, gradient, protocol), find_sites(target, gradient)
-    capacity = Capacity.of(sites[:1])
+    capacity = Capacity.of(target, sites[:1])
     if not noise.exact:
         return ForestReading(notes=[capacity.line(None), INEXACT])
     inputs = first_layer_inputs(target)
