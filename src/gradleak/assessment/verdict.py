@@ -15,6 +15,8 @@ from gradleak.metrics import SCORE_NAMES
 from gradleak.reports.page import price
 
 WORST = "worst-"
+FEWEST_CONFIRMED = 8
+"""Sentences below which the page says that a recommendation rests on few."""
 
 
 def verdict(own: TrialResult, line: SafetyLine, informed: Sequence[TrialResult] = ()) -> dict[str, str]:
@@ -92,7 +94,7 @@ def recommendation(sweep: Sweep, numbers: Mapping[str, int]) -> dict[str, Any]:
     )
     return _advice(
         f"Of the settings tried, the cheapest that stays below the line is: {rung.name}.",
-        [confirmed, *_hurried(result), _price(sweep), *_told(sweep), *_larger_batches(sweep)],
+        [confirmed, *_few(result), *_hurried(result), _price(sweep), *_told(sweep), *_larger_batches(sweep)],
         options=[rung.option],
         setting=numbers.get(rung.name),
     )
@@ -116,6 +118,12 @@ def _price(sweep: Sweep) -> str:
             else "What it costs was not measured."
         )
     return f"It costs: {price(utility, whole)}, against {price(whole['baseline'], whole)} without it."
+
+
+def _few(result: TrialResult) -> list[str]:
+    if len(result.sentences) >= FEWEST_CONFIRMED:
+        return []
+    return ["That is few: a larger --budget confirms it on more."]
 
 
 def _hurried(result: TrialResult) -> list[str]:
