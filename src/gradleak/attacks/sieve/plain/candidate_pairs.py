@@ -57,7 +57,7 @@ def _words_of_rounded(inputs: LayerInputs, space: Subspace, words: Tensor, longe
     best position.
     """
     best = torch.zeros(len(words), device=words.device)
-    for places in torch.arange(longest, device=words.device).split(WINDOW):
+    for places in torch.split(torch.arange(longest, device=words.device), WINDOW):
         inside = inputs.captured_energy(space.basis, words, places)
         best = torch.maximum(best, inside.amax(dim=1))
         outside = (1 - best).clamp(min=IN_SPAN**2).sqrt()
