@@ -30,7 +30,7 @@ from flower_text.task import round_texts
 HERE = Path(__file__).resolve().parent
 SCRIPTS = Path(sys.executable).parent
 CLIENTS, ROUNDS, TEXTS_A_ROUND, START_SECONDS = 3, 2, 2, 120.0
-LOOK_AT = {"classifier": 'audit-clients=3 budget="30s"', "lora": 'audit-clients=1 budget="20s"'}
+LOOK_AT = {"classifier": 'audit-clients=3 budget="20s"', "lora": 'audit-clients=1 budget="20s"'}
 
 
 def main() -> int:
