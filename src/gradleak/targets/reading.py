@@ -9,12 +9,13 @@ functions.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import transformers
@@ -27,6 +28,13 @@ from transformers.utils.hub import cached_file
 from gradleak.errors import GradleakError
 from gradleak.printable import quoted
 from gradleak.targets.folders import INDEX, check_folder, refuse_pickled_shards
+
+_ARRAYS = {
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+}
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,39 @@ def _needs_own_class(kind: Any, config: Any) -> bool:  # noqa: ANN401
     """Return whether a configuration names a model class of its own code, in whose place another would be built."""
     named = (getattr(config, "auto_map", None) or {}).get(kind.__name__)
     return isinstance(named, str) and not hasattr(transformers, named.rpartition(".")[2])
+
+
+def read_pickled_arrays(path: Path, dictionaries: Collection[tuple[str, str]] = ()) -> Any:  # noqa: ANN401
+    """Return the nested dictionaries of arrays in a pickle; no flag is needed, because nothing else can be in it.
+
+    Args:
+        path: the file.
+        dictionaries: modules and names of classes that are read as plain dictionaries.
+
+    Raises:
+        ValueError: if the file holds anything else, which is not run.
+    """
+    try:
+        with path.open("rb") as file:
+            return _ArraysOnly(file, dictionaries).load()
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise ValueError(str(error)) from None
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """An unpickler of dictionaries of numpy arrays: whatever else a file names is refused, not run."""
+
+    def __init__(self, file: IO[bytes], dictionaries: Collection[tuple[str, str]]) -> None:
+        super().__init__(file)
+        self._dictionaries = frozenset(dictionaries)
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - the base class's signature
+        """Return numpy's own parts of an array, or a dictionary."""
+        if (module, name) in self._dictionaries:
+            return dict
+        if (module.replace("numpy.core", "numpy._core"), name) not in _ARRAYS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
+        return getattr(importlib.import_module(module.replace("numpy.core", "numpy._core")), name)
 
 
 def read_pickled_tensors(path: Path, trust: Trust = NO_TRUST) -> dict[str, Tensor]:

