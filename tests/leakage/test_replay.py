@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from gradleak.exchange import Deadline, Update
 from gradleak.federation import Client, FedAvg
 from gradleak.leakage.first_step import as_gradient
-from gradleak.leakage.proof import prove_by_whole_gradient
+from gradleak.leakage.proof import REPLAYED_WHOLE, prove_by_whole_gradient
 from gradleak.leakage.replay import can_replay, nearest_order, replay_difference
 from gradleak.targets import Target
 from wide_targets import LABELS, TEXTS, ids_of, wider_target
@@ -68,3 +69,15 @@ def test_sums_over_clients_shuffled_texts_and_plain_gradients_are_not_replayed()
     assert not can_replay(Update({}, send="bf16", clients=2).protocol)
     shuffled = FedAvg(epochs=2, lr=1e-3, batch=1, shuffle=True)
     assert not can_replay(Update({}, "difference", training=shuffled).protocol)
+
+
+def test_another_text_in_place_of_one_that_the_model_is_sure_of_is_not_proven() -> None:
+    target = wider_target()
+    with torch.no_grad():
+        target.parameters["classifier.bias"][0] += 14.0
+    texts, labels = ids_of(target), [0, 1]
+    update = Client(target, send="bf16").update(TEXTS[:2], labels)
+    gradient = as_gradient(target, update)
+    other = [texts[2], texts[1]]
+    assert replay_difference(target, gradient, list(zip(other, labels, strict=True)), update.protocol) < REPLAYED_WHOLE
+    assert not prove_by_whole_gradient(target, gradient, other, labels, update.protocol).verified

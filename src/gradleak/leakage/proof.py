@@ -33,6 +33,12 @@ REPLAYED_WHOLE, REPLAYED_EACH = 5e-4, 2e-2
 amplified where it decides how a number is rounded: half precision leaves 1e-4. So is what another text leaves: 1e-3 of
 a gradient is 2e-3 of one cast to bfloat16."""
 
+INFLUENCE = 0.02
+"""A replay proves a text if what it leaves unexplained is below this fraction of the text's own gradient: of a text
+that the model is sure of, nearly nothing is in the update, and any other would do as well."""
+
+TOO_LITTLE = "no proof: a text has too little of the update to tell it from others"
+
 EXACTLY = 1e-4
 """Relative precision to which the weights of a batch sum to 1 and are multiples of 1 / B."""
 
@@ -116,12 +122,25 @@ def _replayed_proof(
     worst = relative_difference(observed, found)[1]
     if least >= REPLAYED_WHOLE or worst >= REPLAYED_EACH:
         return Proof(unexplained=least)
+    if least > INFLUENCE * _least_influence(target, texts, list(found)):
+        return Proof(evidence=(TOO_LITTLE,), unexplained=least)
     numbers = sum(tensor.numel() for tensor in found.values())
     line = (
         f"{PROVEN}, the client's training and sending repeated on these texts: all {numbers:,} numbers that a text can "
         f"change, to {least:.0e} of its norm"
     )
     return Proof(True, True, target.task == "classification", (), (line,), least)
+
+
+def _least_influence(target: Target, texts: Sequence[tuple[Sequence[int], int]], names: Sequence[str]) -> float:
+    """Return the norm of the smallest gradient of a text, relative to the sum over all."""
+    total: dict[str, Tensor] = {}
+    sizes = []
+    for ids, label in texts:
+        own = batch_gradient(target, [ids], [label], names)
+        sizes.append(math.hypot(*(float(tensor.double().norm()) for tensor in own.values())))
+        total = {name: total.get(name, 0.0) + tensor.double() for name, tensor in own.items()}
+    return min(sizes) / max(math.hypot(*(float(tensor.norm()) for tensor in total.values())), 1e-300)
 
 
 def _weighted_proof(
