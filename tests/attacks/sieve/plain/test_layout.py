@@ -1,0 +1,85 @@
+"""Words that occur once are placed and grouped in closed form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.plain.attention_test import ContextSketch
+from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
+from gradleak.attacks.sieve.plain.coefficients import Coefficients
+from gradleak.attacks.sieve.plain.layout import lay_out
+from gradleak.attacks.sieve.plain.remainder import Remainder
+from gradleak.attacks.sieve.token_pairs import TokenPairs
+from gradleak.leakage.layer_inputs import first_layer_inputs
+from gradleak.leakage.tokens import possible_words
+from gradleak.targets import Target
+from wide_targets import TEXTS, ids_of, sent, wider_target
+
+SENDS = pytest.mark.parametrize("send", ["fp32", "bf16"])
+
+
+def observed_pairs(target: Target, send: str) -> tuple[ObservedUpdate, TokenPairs, Remainder]:
+    update = sent(target, send=send)
+    gradient = update.gradient()
+    words = possible_words(target, gradient)
+    inputs = first_layer_inputs(target)
+    observed = ObservedUpdate(target, inputs, gradient, words, target.max_length, protocol=update.protocol)
+    remainder = Remainder.of(observed)
+    special = torch.tensor([*sum(target.special_tokens, ())])
+    every = torch.cat([words, special]).unique()
+    tokens, positions = possible_pairs(inputs, remainder.row_space(inputs.maps), every, target.max_length)
+    return observed, TokenPairs.of(target, inputs, tokens, positions), remainder
+
+
+@SENDS
+def test_the_words_of_the_texts_and_no_others_lie_in_the_row_space(send: str) -> None:
+    target = wider_target()
+    _, pairs, _ = observed_pairs(target, send)
+    assert set(pairs.tokens.tolist()) == {token for ids in ids_of(target) for token in ids}
+
+
+@SENDS
+def test_a_word_that_occurs_once_has_its_whole_share_at_its_position(send: str) -> None:
+    target = wider_target()
+    observed, pairs, remainder = observed_pairs(target, send)
+    coefficients = Coefficients.of(observed, pairs, remainder.gradients)
+    shares = coefficients.shares(coefficients.places)
+    (cat,) = [ids.index(token) for ids in ids_of(target)[:1] for token in target.encode(["cat"]).ids[0, 1:2].tolist()]
+    number = coefficients.tokens.tolist().index(ids_of(target)[0][cat])
+    assert int(shares[number].argmax()) == cat
+    assert float(shares[number, cat]) > 0.8
+
+
+@SENDS
+def test_a_layout_holds_most_of_a_sentence(send: str) -> None:
+    target = wider_target()
+    observed, pairs, remainder = observed_pairs(target, send)
+    longest = max(ids_of(target), key=len)
+    layouts = lay_out(observed, pairs, remainder.gradients)
+    rows = [pairs.tokens[row].tolist() for layout in layouts for row in layout.rows]
+    assert max(sum(a == b for a, b in zip(row, longest, strict=False)) for row in rows) >= len(longest) // 2
+
+
+def test_exchanges_are_scored_as_the_exchanged_sentence_is() -> None:
+    target = wider_target()
+    inputs = first_layer_inputs(target)
+    ids = torch.tensor(max(ids_of(target, TEXTS), key=len))
+    size = len(ids)
+    tokens, places = ids.repeat_interleave(size), torch.arange(size).repeat(size)  # every token at every position
+    observed, _, remainder = observed_pairs(target, "fp32")
+    space = remainder.row_space((observed.target.layers[0].attention_output,))
+    sketch = ContextSketch(TokenPairs.of(target, inputs, tokens, places), space)
+    table = torch.arange(size * size).view(size, size)
+    sentence = table.diagonal()
+    one, other = torch.triu_indices(size - 2, size - 2, 1) + 1
+    found = sketch.exchanges(sentence, one, other, table)
+    for number in range(0, len(one), 5):
+        first, second = int(one[number]), int(other[number])
+        changed = sentence.clone()
+        changed[first], changed[second] = table[second, first], table[first, second]
+        above, below, _ = sketch._fractions(changed[None])
+        each = (above / below[..., None]).sum(dim=2).square().sum(dim=-1)[0]
+        rest = [place for place in range(size) if place not in (first, second)]
+        assert float(found[number]) == pytest.approx(float(each[rest].mean() / sketch.size), rel=1e-3, abs=1e-9)
