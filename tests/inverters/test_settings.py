@@ -10,7 +10,6 @@ from dataclasses import fields
 import pytest
 
 from gradleak.cli.options.inversion import InverterChoice
-from gradleak.errors import GradleakError
 from gradleak.exchange import Origin
 from gradleak.inversion import Recipe
 from gradleak.inverters.card import Card
@@ -80,5 +79,5 @@ def test_a_card_of_an_earlier_release_is_read() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("share", 2.0), ("output", "letters"), ("hidden", [0])])
 def test_a_card_that_makes_no_sense_is_refused(name: str, value: object) -> None:
-    with pytest.raises(GradleakError, match=name):
+    with pytest.raises(ValueError, match=name):
         Card.from_json(json.dumps(WRITTEN | {name: value}))

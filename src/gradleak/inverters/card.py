@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from gradleak.bounds import MOST_UNITS
-from gradleak.errors import GradleakError
 from gradleak.exchange import Origin
 from gradleak.inverters.settings import InverterSettings
-from gradleak.printable import quoted
 from gradleak.settings import settings_of
 from gradleak.targets import Lora
 
@@ -46,14 +44,14 @@ class Card(InverterSettings):
         """Read a card from the text in an inverter's file.
 
         Raises:
-            GradleakError: if it makes no sense; other exceptions of Python where the JSON is of another kind.
+            ValueError: if it makes no sense; other exceptions of Python where the JSON is of another kind.
         """
         values: dict[str, Any] = json.loads(text)
         declared = {name: one for name, one in settings_of(InverterSettings).items() if name != "hidden"}
         wrong = [name for name, one in declared.items() if not one.fits(values[name])]
         wrong += [] if all(type(width) is int and 0 < width <= MOST_UNITS for width in values["hidden"]) else ["hidden"]
         if wrong:
-            raise GradleakError(f"{wrong[0]} of the inverter's card is {quoted(repr(values[wrong[0]]))}: it makes no sense")
+            raise ValueError(f"{wrong[0]} of the card is {values[wrong[0]]!r}")
         origin = values["origin"]
         lora = None if origin.get("lora") is None else Lora(**origin["lora"])
         values["origin"] = Origin(**origin | {"lora": lora})
