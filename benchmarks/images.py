@@ -188,8 +188,9 @@ def score(stage: Stage) -> None:
     results: dict[str, dict[str, object]] = {}
     for path in sorted(stage.out.glob("scores-*.json")):
         name, record = path.stem.removeprefix("scores-"), json.loads(path.read_text())
-        if distance is not None and "lpips" not in record:
-            found = torch.from_numpy(np.load(stage.out / f"found-{name}.npy")).float().div(255)
+        pictures = stage.out / f"found-{name}.npy"
+        if distance is not None and "lpips" not in record and pictures.is_file():
+            found = torch.from_numpy(np.load(pictures)).float().div(255)
             truth, _ = stage.private(len(found))
             values = distance(found, truth[:, 0]).tolist()
             record = {**record, "lpips": float(np.mean(values))}

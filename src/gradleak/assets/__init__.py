@@ -35,7 +35,7 @@ def asset_path(name: str) -> Path:
 
 
 def image_asset(name: str) -> Path:
-    """Return the path of a file that ships for attacks on images: a sample, a generator or inverters."""
+    """Return the path of a file that ships for attacks on images: the sample and its card."""
     return Path(__file__).resolve().parent / "images" / name
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from gradleak.assets import image_asset
 from gradleak.bounds import MOST_UNITS, whole_number
 from gradleak.errors import GradleakError
 from gradleak.inverters.storage import write_tensors
@@ -14,7 +13,6 @@ from gradleak.vision.generator import Generator
 from gradleak.vision.target import ImageTarget
 
 FORMAT = "gradleak-generator"
-SHIPPED = "dcgan"
 SIZE = 32
 
 
@@ -31,12 +29,12 @@ def save_generator(generator: Generator, path: Path, description: str) -> None:
 
 
 def load_generator(name: str, target: ImageTarget) -> tuple[Generator, tuple[str, ...]]:
-    """Return a generator from a file, or the shipped one, on the target's device, and a note on its training.
+    """Return a generator from a file, on the target's device, and a note on its training.
 
     Raises:
         GradleakError: if there is no such file, it holds no generator, or it draws images of another size.
     """
-    path = image_asset(f"{SHIPPED}.safetensors") if name == SHIPPED else Path(name)
+    path = Path(name)
     if not path.is_file():
         raise GradleakError(f"there is no generator in '{path}'; train one with gradleak images train-generator")
     try:

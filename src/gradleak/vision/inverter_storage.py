@@ -12,7 +12,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gradleak.assets import image_asset
 from gradleak.errors import GradleakError
 from gradleak.exchange import Origin
 from gradleak.inverters.storage import write_tensors
@@ -24,7 +23,6 @@ from gradleak.vision.target import ImageTarget
 
 FILE = "image-inverter.safetensors"
 FORMAT = "gradleak-image-inverter"
-SHIPPED = "shipped"  # names the inverters that come with the package
 
 
 def save_image_inverter(inverter: ImageInverter, folder: str | Path) -> None:
@@ -88,7 +86,7 @@ def choose_image_inverter(
     Raises:
         GradleakError: if there is none, or none was trained under these defenses: it would answer nonsense.
     """
-    paths = list(image_inverters_in(image_asset("inverters") if folder == SHIPPED else folder))
+    paths = list(image_inverters_in(folder))
     if not paths:
         raise GradleakError(
             f"there is no image inverter in '{folder}'; train one with gradleak images train-inverter and give its "

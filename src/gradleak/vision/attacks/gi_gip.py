@@ -33,7 +33,7 @@ class GiGip(ImageAttack):
         "fast": {"steps": 200, "weight_steps": 300, "starts": 2},
     }
 
-    generator: str = setting("dcgan", "file of a generator (gradleak images train-generator), or dcgan for ours")
+    generator: str = setting("generator.safetensors", "file of a generator (gradleak images train-generator -o FILE)")
     starts: int = setting(4, "codes from which the search starts; the best is kept", least=1)
     steps: int = setting(500, "steps over the code", least=1)
     lr: float = setting(0.05, "learning rate of the code", above=0)

@@ -29,9 +29,7 @@ class ImageLti(ImageAttack):
     paper: ClassVar[str] = "Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"best": {}, "paper": {"rounds": 0}}
 
-    inverter: str = setting(
-        "shipped", "folder of an inverter, or of several (gradleak images train-inverter -o DIR), or shipped for ours"
-    )
+    inverter: str = setting("inverters", "folder of an inverter, or of several (gradleak images train-inverter -o DIR)")
     rounds: int | None = setting(None, "rounds of matching and correction; none for all that were trained", least=0)
 
     def run(self, search: Search) -> tuple[Tensor, tuple[str, ...]]:
