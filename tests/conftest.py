@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import string
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +19,10 @@ from gradleak.targets.loading import _build
 
 # On models this small, threads only wait for each other.
 torch.set_num_threads(1)
+
+# A shell's background jobs ignore Ctrl-C, and so would the commands that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Flower and FLARE have environments of their own: make test-flower, make test-flare.
 collect_ignore_glob = [
