@@ -1,4 +1,4 @@
-"""The request: what is to be audited, and how an audit's folder is told from that of another audit."""
+"""What an audit covers, and the fingerprint that tells its folder from that of another audit."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Sweep:
             self.trainings.train(*self.defended(*self.chosen))
 
     def _more_knowledge(self, own: TrialResult) -> None:
-        """Attack the own setup with an attacker who is told everything, unless nothing was left to read."""
+        """Attack the setup again with full knowledge, unless the first attack read everything."""
         facts = self.all_facts()
         if own.reads_everything or set(facts) == set(self.request.facts) or own.error is not None:
             return

@@ -44,7 +44,7 @@ LOG_FILE = "worker.log"
 
 @dataclass(frozen=True)
 class AuditJob:
-    """One client of one round to look at; `message` is what the process is told."""
+    """The update of one client in one round; `message` holds it as the attack process receives it."""
 
     round: int
     client: str
