@@ -1,4 +1,4 @@
-"""What an audit covers, and the fingerprint that tells its folder from that of another audit."""
+"""What an audit covers, and the identity that tells its folder from that of another audit."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from gradleak.errors import GradleakError
 from gradleak.flare.leakage_filter import after_training
-from gradleak.monitoring import AuditProcess, AuditSettings, seconds_of
+from gradleak.monitoring import AuditProcess, AuditSettings, check_counts, seconds_of
 
 LOGGER = logging.getLogger("gradleak.flare")
 STEPS = "NUM_STEPS_CURRENT_ROUND"
@@ -93,9 +93,7 @@ class AuditAggregator(ModelAggregator):
         super().__init__()
         if aggregator is not None and not isinstance(aggregator, ModelAggregator):
             raise GradleakError(f"AuditAggregator wraps a ModelAggregator; {type(aggregator).__name__} is none")
-        for name, value in (("every", every), ("clients", clients)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise GradleakError(f"{name} takes a whole number from 1 up, not {value!r}")
+        check_counts(every=every, clients=clients)
         # FLARE writes the attributes of these names into the job.
         self.target, self.protocol, self.aggregator, self.directory = target, protocol, aggregator, directory
         self.every, self.clients, self.wait, self.budget = every, clients, wait, budget

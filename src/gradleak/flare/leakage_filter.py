@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.flare.texts import check_texts, read_texts
-from gradleak.monitoring import AuditSettings, ClientAudit, Thresholds
+from gradleak.monitoring import AuditSettings, ClientAudit, Thresholds, check_counts
 
 LOGGER = logging.getLogger("gradleak.flare")
 
@@ -66,8 +66,7 @@ class TextLeakageFilter(DXOFilter):
     ) -> None:
         kinds = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
         super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise GradleakError(f"every takes a whole number from 1 up, not {every!r}")
+        check_counts(every=every)
         # FLARE writes the attributes of these names into the job.
         self.target, self.protocol, self.texts = target, protocol, check_texts(texts)
         self.refuse_above, self.every, self.directory, self.budget = refuse_above, every, directory, budget

@@ -12,7 +12,7 @@ from flwr.app import Context, Error, Message
 
 from gradleak.errors import GradleakError
 from gradleak.flower.surroundings import arrays_of, local_dp_in
-from gradleak.monitoring import AuditSettings, ClientAudit, LocalDp, Thresholds
+from gradleak.monitoring import AuditSettings, ClientAudit, LocalDp, Thresholds, check_counts
 
 LOGGER = logging.getLogger("flwr")
 REFUSED = 6
@@ -47,8 +47,7 @@ def leakage_mod(
     """
     if isinstance(texts, str) or not (callable(texts) or isinstance(texts, Sequence)):
         raise GradleakError("texts takes the client's texts, as a list or a function of message and context")
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise GradleakError(f"every takes a whole number from 1 up, not {every!r}")
+    check_counts(every=every)
     settings = AuditSettings.read(target, protocol, **options)
     audit = ClientAudit(settings, Thresholds.parse(refuse_above), directory, "flower", LOGGER)
     return LeakageMod(audit, texts, every)

@@ -24,7 +24,7 @@ from gradleak.flower.surroundings import (
     privacy_notes,
     wrapped_strategies,
 )
-from gradleak.monitoring import AuditProcess, AuditSettings, LocalDp, seconds_of
+from gradleak.monitoring import AuditProcess, AuditSettings, LocalDp, check_counts, seconds_of
 from gradleak.monitoring.records import failed_record
 from gradleak.reports.record import ROUNDS_FILE
 from gradleak.reports.rounds import RoundsLog
@@ -68,9 +68,7 @@ class LeakageAudit(Strategy):
         **options: Any,  # noqa: ANN401 - settings of several types
     ) -> None:
         check_strategy(strategy)
-        for name, value in (("every", every), ("clients", clients)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise GradleakError(f"{name} takes a whole number from 1 up, not {value!r}")
+        check_counts(every=every, clients=clients)
         if sees not in ("auto", "replies", "sum"):
             raise GradleakError(f"sees takes auto, replies or sum, not {sees!r}")
         self.strategy = strategy

@@ -13,7 +13,16 @@ client_side   ClientAudit: a client that attacks its own update, in its own proc
 from gradleak.monitoring.client_side import ClientAudit
 from gradleak.monitoring.local_dp import LocalDp
 from gradleak.monitoring.process import AuditJob, AuditProcess
-from gradleak.monitoring.settings import AuditSettings, seconds_of
+from gradleak.monitoring.settings import AuditSettings, check_counts, seconds_of
 from gradleak.monitoring.thresholds import Thresholds
 
-__all__ = ["AuditJob", "AuditProcess", "AuditSettings", "ClientAudit", "LocalDp", "Thresholds", "seconds_of"]
+__all__ = [
+    "AuditJob",
+    "AuditProcess",
+    "AuditSettings",
+    "ClientAudit",
+    "LocalDp",
+    "Thresholds",
+    "check_counts",
+    "seconds_of",
+]

@@ -107,6 +107,13 @@ class AuditSettings:
         return asdict(self)
 
 
+def check_counts(**counts: object) -> None:
+    """Raise a GradleakError unless these are whole numbers from 1 up."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise GradleakError(f"{name} takes a whole number from 1 up, not {value!r}")
+
+
 def seconds_of(time: float | str, option: str) -> float:
     """Return seconds that were given as a number or as `90s`, `5m` or `1h`; `0` is no time at all."""
     if isinstance(time, str):
