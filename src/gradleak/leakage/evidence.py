@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradleak.exchange import Protocol
 from gradleak.leakage.dropout import dropout_is_off
+from gradleak.leakage.first_step import are_steps
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.perturbation import PRUNED, is_perturbed, is_rounded, noise_level, zero_fraction
 from gradleak.leakage.row_space import row_space
@@ -20,9 +21,6 @@ from gradleak.targets import Target
 
 CLEAR = 1e-2
 """Dropout is recognisable if the noise floor of the first layer is below this fraction of the signal."""
-
-STEP_SIZE = 2.0
-"""A mean of steps of Adam, in units of the learning rate, has no entry above this."""
 
 TINY = 1e-12
 
@@ -45,7 +43,7 @@ class Evidence:
         dropout: whether the client uses dropout; None if it cannot be seen.
         embeddings: which embedding gradients were sent, in words.
         protocol: what is public of how it was made.
-        as_steps: whether entries are steps of Adam, no gradient: all of about the same size.
+        as_steps: whether entries are steps of Adam, no gradient.
         adapters: what is to be said of the target's adapters, one line each; empty without them.
     """
 
@@ -139,7 +137,7 @@ def examine(target: Target, gradient: Mapping[str, Tensor], protocol: Protocol |
         dropout=dropout,
         embeddings=_embeddings_sent(target, gradient),
         protocol=protocol,
-        as_steps=all(float(t.abs().max()) < STEP_SIZE for t in gradient.values()),
+        as_steps=are_steps(gradient),
         adapters=_adapter_lines(target),
     )
 

@@ -20,6 +20,9 @@ from gradleak.targets import Target
 ARITHMETIC = 5e-7
 """Relative precision of a step that torch's optimisers compute in float32."""
 
+STEP_SIZE = 0.02
+"""Steps of Adam have a median above this, in units of the learning rate."""
+
 RESOLVED = 3.0
 """Sizes are read if 1 − u is at least this many times its resolution, in the median."""
 
@@ -54,15 +57,52 @@ def gradient_of_first_step(
         decay = training.weight_decay * weight
         step = -moved / training.lr - (decay if training.optimizer == "adamw" else 0.0)
         size = step.abs()
-        resolution = spacing(torch.maximum(weight.abs(), (weight + moved).abs())) / training.lr
-        wire = _half_step(moved) / training.lr if send == "fp16" else WIRE_STEP[send] * size.clamp(max=1.0)
-        unsure = resolution + wire + ARITHMETIC
+        unsure = _resolution(weight, moved, training, send)
         gap = 1.0 - size
         if tensor.ndim > 1:
             resolved.append(float((gap / unsure).median()))
         slope = training.eps * step.sign() * size.clamp(max=1.0) / torch.maximum(gap, unsure)
         found[name] = (slope - (decay if training.optimizer == "adam" else 0.0)).to(tensor.dtype)
     return found if resolved and sorted(resolved)[len(resolved) // 2] > RESOLVED else None
+
+
+def are_steps(gradient: Mapping[str, Tensor]) -> bool:
+    """Return whether entries are steps of Adam in units of the learning rate, and not gradients, which are far smaller."""
+    matrices = [tensor for tensor in gradient.values() if tensor.ndim > 1]
+    return bool(matrices) and sorted(float(tensor.abs().median()) for tensor in matrices)[-1] > STEP_SIZE
+
+
+def as_first_step(gradient: Mapping[str, Tensor], training: FedAvg | None) -> dict[str, Tensor]:
+    """Return the step that Adam takes on a gradient that `gradient_of_first_step` found, in units of the learning rate.
+
+    Two gradients of one batch may differ where the step hardly shows their size; the steps do not. Others are returned
+    as they are.
+    """
+    if training is None or training.optimizer == "sgd" or training.steps != 1 or are_steps(gradient):
+        return dict(gradient)
+    return {name: tensor / (tensor.abs() + training.eps) for name, tensor in gradient.items()}
+
+
+def first_step_deviation(weight: Tensor, gradient: Tensor, training: FedAvg, send: str = "fp32") -> Tensor:
+    """Return the standard deviation of each entry of a gradient that `gradient_of_first_step` found.
+
+    Args:
+        weight: the weights before the step.
+        gradient: what was found.
+        training: the protocol, of one step.
+        send: the number format in which the change was sent.
+    """
+    weight, gradient = weight.double(), gradient.double()
+    gap = training.eps / (gradient.abs() + training.eps)
+    moved = -training.lr * gradient.sign() * (1.0 - gap)
+    return _resolution(weight, moved, training, send) * training.eps / gap.square() / 12**0.5
+
+
+def _resolution(weight: Tensor, moved: Tensor, training: FedAvg, send: str) -> Tensor:
+    """Return how well u = |change| / lr is known, for each entry."""
+    weights = spacing(torch.maximum(weight.abs(), (weight + moved).abs())) / training.lr
+    size = (moved / training.lr).abs().clamp(max=1.0)
+    return weights + (_half_step(moved) / training.lr if send == "fp16" else WIRE_STEP[send] * size) + ARITHMETIC
 
 
 def _half_step(sizes: Tensor) -> Tensor:

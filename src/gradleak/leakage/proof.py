@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Deadline, Protocol
+from gradleak.leakage.first_step import as_first_step
 from gradleak.leakage.recompute import batch_gradient
 from gradleak.leakage.replay import can_replay, nearest_order
 from gradleak.matching import vanishing_parameters
@@ -119,7 +120,7 @@ def _replayed_proof(
     least, _, found = nearest_order(target, observed, texts, protocol, deadline)
     if not found:
         return Proof()
-    worst = relative_difference(observed, found)[1]
+    worst = relative_difference(as_first_step(observed, protocol.training), found)[1]
     if least >= REPLAYED_WHOLE or worst >= REPLAYED_EACH:
         return Proof(unexplained=least)
     if least > INFLUENCE * _least_influence(target, texts, list(found)):

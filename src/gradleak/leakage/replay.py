@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.exchange import Deadline, Protocol, Update
-from gradleak.leakage.first_step import as_gradient
+from gradleak.leakage.first_step import as_first_step, as_gradient
 from gradleak.matching import vanishing_parameters
 from gradleak.simulation.training import Batch, gradient, local_difference
 from gradleak.simulation.transmission import as_received
@@ -84,7 +84,8 @@ def nearest_order(
 ) -> tuple[float, list[Text], dict[str, Tensor]]:
     """Return the order of texts whose replay is nearest to an update: the relative difference, the texts, the replay.
 
-    Only the texts of local training have an order. Parameters that no text can change are not compared.
+    Only the texts of local training have an order. Parameters that no text can change are not compared. One step of Adam
+    is compared as a step, and returned as one.
 
     Args:
         target: the model before training.
@@ -140,7 +141,9 @@ def _compared(
     found = replayed(target, [ids for ids, _ in texts], [label for _, label in texts], list(observed), protocol)
     if found is None:
         return torch.inf, {}
-    return _difference(observed, found, names), {name: found[name] for name in names}
+    seen = as_first_step({name: observed[name] for name in names}, protocol.training)
+    found = as_first_step({name: found[name] for name in names}, protocol.training)
+    return _difference(seen, found), found
 
 
 def _swaps(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
@@ -150,7 +153,7 @@ def _swaps(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
         yield order
 
 
-def _difference(observed: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Sequence[str]) -> float:
+def _difference(observed: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> float:
     """Return the norm of the difference of all tensors, relative to that of the observed ones."""
-    misses = torch.stack([(found[name] - observed[name]).norm() for name in names]).norm()
-    return float(misses / torch.stack([observed[name].norm() for name in names]).norm().clamp(min=1e-30))
+    misses = torch.stack([(tensor - observed[name]).norm() for name, tensor in found.items()]).norm()
+    return float(misses / torch.stack([observed[name].norm() for name in found]).norm().clamp(min=1e-30))

@@ -137,6 +137,7 @@ class Sieve(Attack):
 
     def _read(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
         """Read from the exact row space where there is one; else, or if that fails, as a defended update."""
+        observed = observed.restored
         target, space = observed.target, observed.space
         if space.rank == 0:
             return Reading(notes=["the first layer's gradient is zero: nothing can be read from it"])
@@ -225,10 +226,10 @@ def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]
         sentences: token ids of each.
         read: the classes that were found with them.
     """
-    target, gradient = observed.target, observed.gradient
+    target = observed.target
     labels = None
     if sentences and target.task == "classification":
-        labels = labels_from_classifier(target, gradient, sentences) or read
+        labels = labels_from_classifier(target, observed.gradient, sentences) or read
     proof = _proof(observed, sentences, labels)
     if not proof.verified and len(read) == len(sentences) and labels not in (None, read):
         # the closed form assumes that each text occurs once; labels found while subtracting texts do not
@@ -246,5 +247,5 @@ def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]
 
 def _proof(observed: ObservedUpdate, sentences: list[Sentence], labels: list[int] | None) -> Proof:
     return prove_by_whole_gradient(
-        observed.target, observed.gradient, sentences, labels, observed.protocol, observed.deadline
+        observed.target, observed.as_sent, sentences, labels, observed.protocol, observed.deadline
     )

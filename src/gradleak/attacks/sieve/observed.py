@@ -11,10 +11,11 @@ from torch import Tensor
 
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.layer_inputs import LayerInputs
+from gradleak.leakage.noise_floor import NoiseFloor, Spectrum, whiten
 from gradleak.leakage.perturbation import is_perturbed
-from gradleak.leakage.row_space import Subspace, row_space
-from gradleak.leakage.weight_rounding import restored
-from gradleak.targets import Target
+from gradleak.leakage.restoration import restore
+from gradleak.leakage.row_space import Subspace, row_space, scaled_rows, signal_space
+from gradleak.targets import Projection, Target
 
 Sentence = tuple[int, ...]
 """Token ids of a text, special tokens included."""
@@ -40,6 +41,8 @@ class ObservedUpdate:
         progress: called before every step with the sentences so far; None for nobody.
         deadline: when to return the best found so far.
         protocol: what is public of how the update was made.
+        floors: noise floors of the maps whose gradients were restored, by the module of the first of each group.
+        sent: the gradients as they were sent, where some were restored; None where none was.
     """
 
     target: Target
@@ -50,6 +53,8 @@ class ObservedUpdate:
     progress: ProgressCallback | None = None
     deadline: Deadline = field(default_factory=Deadline)
     protocol: Protocol = field(default_factory=Protocol)
+    floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
+    sent: Mapping[str, Tensor] | None = None
 
     @property
     def as_steps(self) -> bool:
@@ -62,17 +67,40 @@ class ObservedUpdate:
         """The gradients of the first maps, each `[outputs, width]`."""
         return [projection.weight_in(self.gradient) for projection in self.inputs.maps]
 
+    @property
+    def as_sent(self) -> Mapping[str, Tensor]:
+        """The gradients as they were sent, with which a replay of the client is compared."""
+        return self.gradient if self.sent is None else self.sent
+
     @cached_property
     def restored(self) -> ObservedUpdate:
         """The update with the rounding of a small difference of weights reduced in the maps of the first layers."""
+        if self.sent is not None:
+            return self
         contexts = [(layer.attention_output,) for layer in self.target.layers[:RESTORED_LAYERS]]
-        gradient = restored(self.target, self.gradient, self.protocol, [self.inputs.maps, *contexts])
-        return replace(self, gradient=gradient)
+        found = restore(self.target, self.gradient, self.protocol, [self.inputs.maps, *contexts], self.deadline)
+        return replace(self, gradient=found.gradient, floors=found.floors, sent=self.gradient)
 
     @cached_property
     def space(self) -> Subspace:
         """The row space of the first maps' gradients: the span of the batch's x(t, p)."""
+        if self.inputs.maps[0].module in self.floors:
+            return signal_space(self.spectrum(self.inputs.maps))
         return row_space(self.map_gradients, perturbed=is_perturbed(self.target, self.gradient, self.protocol))
+
+    def noise_floor(self, parts: Sequence[Projection]) -> NoiseFloor:
+        """Return what rounding or noise added to the gradients of maps with the same inputs, one above the other."""
+        known = self.floors.get(parts[0].module)
+        if known is not None:
+            return known
+        gradients = [part.weight_in(self.gradient).double() for part in parts]
+        floor = whiten(scaled_rows(gradients)).floor
+        norms = torch.cat([own.norm().expand(len(own)) for own in gradients])
+        return NoiseFloor(floor.rows * norms[:, None], floor.columns)
+
+    def spectrum(self, parts: Sequence[Projection]) -> Spectrum:
+        """Return the singular values of maps with the same inputs, in units of their noise."""
+        return self.noise_floor(parts).spectrum(torch.cat([part.weight_in(self.gradient) for part in parts]))
 
     @cached_property
     def common(self) -> Tensor:

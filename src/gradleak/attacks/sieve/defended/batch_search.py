@@ -104,7 +104,7 @@ def refine_with_contexts(
 
 def refine_batch(observed: ObservedUpdate, sentences: Sequence[Sequence[int]]) -> DefendedReading:
     """Decide on the last words of sentences that were read from a row space, by the distance of the whole batch."""
-    score = ContextScore(observed.target, observed.inputs, observed.gradient, whitened=True)
+    score = ContextScore(observed.target, observed.inputs, observed.gradient, observed.spectrum)
     found = torch.tensor(sorted({token for ids in sentences for token in ids}), device=observed.words.device)
     search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, found, missing=FEW_MISSING))
     return decide_by_distance(search, [torch.tensor(ids, device=found.device) for ids in sentences])
@@ -242,4 +242,4 @@ def _is_solved(observed: ObservedUpdate, batch: DefendedReading) -> bool:
     if batch.distance > NEARLY or not can_replay(observed.protocol):
         return False
     texts = list(zip(batch.sentences, batch.labels, strict=True))
-    return replay_difference(observed.target, observed.gradient, texts, observed.protocol) < REPLAYED_WHOLE
+    return replay_difference(observed.target, observed.as_sent, texts, observed.protocol) < REPLAYED_WHOLE

@@ -11,7 +11,7 @@ Sentences that are already known can be fixed: their contexts are projected out,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 
 import torch
@@ -21,8 +21,8 @@ from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.exchange import Deadline
 from gradleak.leakage.layer_inputs import LayerInputs
-from gradleak.leakage.noise_floor import whiten
-from gradleak.targets import Target
+from gradleak.leakage.noise_floor import Spectrum
+from gradleak.targets import Projection, Target
 from gradleak.targets.hooks import captured_inputs
 
 DEPTH = 4
@@ -42,17 +42,24 @@ class ContextScore:
         target: the model.
         inputs: the tables of x(t, p).
         gradient: gradients by name.
-        whitened: whether the signal is told apart by whitening, as is best unless entries were removed.
+        spectrum: tells the signal of a map apart by whitening, as is best unless entries were removed; None for the
+            singular values as they are.
     """
 
     def __init__(
-        self, target: Target, inputs: LayerInputs, gradient: Mapping[str, Tensor], *, whitened: bool = False
+        self,
+        target: Target,
+        inputs: LayerInputs,
+        gradient: Mapping[str, Tensor],
+        spectrum: Callable[[Sequence[Projection]], Spectrum] | None = None,
     ) -> None:
         self.target, self.inputs = target, inputs
         self._spaces: dict[str, Tensor] = {}  # directions [width, rank] by module
         for layer in target.layers[: max(1, min(DEPTH, len(target.layers) - 1))]:
             part = layer.attention_output
-            directions = _directions(part.weight_in(gradient), whitened) if part.weight in gradient else None
+            if part.weight not in gradient:
+                break
+            directions = _clear(spectrum((part,))) if spectrum else _strongest(part.weight_in(gradient))
             if directions is None:
                 break
             self._spaces[part.module] = directions.to(target.word_embeddings)
@@ -111,11 +118,13 @@ class ContextScore:
         return ((contexts @ self._left[path]).square().sum(dim=-1) / own.clamp(min=1e-12)).mean(dim=-1)
 
 
-def _directions(gradient: Tensor, whitened: bool) -> Tensor | None:
-    """Return the row space of a gradient's signal as columns `[width, rank]`; None if there is none."""
-    if whitened:
-        spectrum = whiten(gradient)
-        return spectrum.basis if 0 < spectrum.rank < gradient.shape[1] else None
+def _clear(spectrum: Spectrum) -> Tensor | None:
+    """Return the row space of a whitened signal as columns `[width, rank]`; None if there is none."""
+    return spectrum.basis if 0 < spectrum.rank < len(spectrum.floor.columns) else None
+
+
+def _strongest(gradient: Tensor) -> Tensor | None:
+    """Return the strongest directions of a gradient as columns `[width, rank]`; None if none exceeds the noise."""
     signal = signal_subspace([gradient])
     return None if signal is None else signal.directions.T
 

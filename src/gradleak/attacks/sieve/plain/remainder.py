@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
-from gradleak.leakage.noise_floor import NoiseFloor, whiten
+from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.recompute import batch_gradient
-from gradleak.leakage.row_space import CLEAN, ROUNDING, Subspace, row_space, scaled_rows, signal_space
+from gradleak.leakage.row_space import CLEAN, ROUNDING, Subspace, row_space, signal_space
 from gradleak.targets import Projection, Target
 
 CLOSE = 1e-3
@@ -48,7 +48,7 @@ class Remainder:
         smallest = {name: relative * float(torch.linalg.matrix_norm(t, 2)) for name, t in gradients.items()}
         noise = {}
         for group in (observed.inputs.maps, (layer.attention_output,)) if rounded else ():
-            noise[group[0].weight] = _noise_floor([part.weight_in(gradients) for part in group])
+            noise[group[0].weight] = observed.noise_floor(group)
         return cls(gradients, smallest, noise)
 
     @property
@@ -109,13 +109,6 @@ class Remainder:
         for name in self.gradients:
             self.gradients[name] -= found[name] * share
         return label
-
-
-def _noise_floor(gradients: Sequence[Tensor]) -> NoiseFloor:
-    """Return the noise floor of gradients one above the other; measured as `row_space` does, each at unit norm."""
-    floor = whiten(scaled_rows(gradients)).floor
-    norms = torch.cat([own.norm().expand(len(own)) for own in gradients])
-    return NoiseFloor(floor.rows * norms[:, None], floor.columns)
 
 
 def _as_fraction(weight: float) -> float:

@@ -137,7 +137,8 @@ class RoundedReader:
 
     @cached_property
     def _score(self) -> ContextScore:
-        return ContextScore(self.observed.target, self.observed.inputs, self.observed.gradient, whitened=True)
+        observed = self.observed
+        return ContextScore(observed.target, observed.inputs, observed.gradient, observed.spectrum)
 
     def _complete_skeletons(self) -> bool:
         """Find sentences in what is left, and return whether there is a further one."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.leakage.labels import labels_from_classifier
-from gradleak.leakage.noise_floor import Spectrum, whiten
+from gradleak.leakage.noise_floor import Spectrum
 from gradleak.leakage.recompute import batch_gradient
 
 FEW_CLASSES = 4
@@ -42,7 +42,7 @@ class WeightFit:
         self._whole = {name: tensor.clone() for name, tensor in remainder.gradients.items()}
         layers = observed.target.layers[: max(1, min(DEPTH, len(observed.target.layers) - 1))]
         self._parts = [layer.attention_output for layer in layers if layer.attention_output.weight in observed.gradient]
-        self._spectra = [whiten(part.weight_in(observed.gradient)) for part in self._parts]
+        self._spectra = [observed.spectrum((part,)) for part in self._parts]
         self._tried: dict[Sentence, tuple[float, int, float]] = {}
         self.weights: dict[Sentence, tuple[int, float]] = {}
 

@@ -1,0 +1,100 @@
+"""Low-rank approximation of a matrix whose entries are known to different precision.
+
+A difference of float32 weights shows some entries of a gradient to six digits and others not at all, and says which:
+the spacing of float32 numbers is that of the weights. The gradient of a linear map has the rank of its tokens, so the
+precise entries determine the others. `fit_low_rank` alternates between rows and columns, each a weighted least-squares
+problem (Srebro & Jaakkola 2003, "Weighted low-rank approximations"). With weights of eight decades this converges to
+wherever the few most precise entries lead, so the weights are first levelled, and their full range is reached step by
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.exchange import Deadline
+from gradleak.leakage.noise_floor import NoiseFloor, whiten
+
+LEVELS = (0.1, 0.03, 0.01, 0.01, 3e-3, 1e-3)
+"""Deviation added to that of all entries in each iteration, as a fraction of the entries' root mean square. The last
+stays: a float32 gradient has low rank to about 1e-6 of its largest entries only."""
+
+MORE = 1.25
+"""The rank of the approximation, relative to the directions that exceed the noise before: some are hidden by it."""
+
+RIDGE = 1e-12
+"""Added to the diagonal of normal equations, relative to its mean."""
+
+
+@dataclass(frozen=True)
+class LowRankFit:
+    """A matrix of low rank, and how well it is known.
+
+    Attributes:
+        matrix: the approximation `[rows, columns]`.
+        floor: standard deviations of its entries, as products of a row's and a column's.
+    """
+
+    matrix: Tensor
+    floor: NoiseFloor
+
+
+def fit_low_rank(matrix: Tensor, deviation: Tensor, deadline: Deadline | None = None) -> LowRankFit:
+    """Fit a matrix of low rank to entries of known precision.
+
+    Args:
+        matrix: the entries `[rows, columns]`.
+        deviation: the standard deviation of each.
+        deadline: when to return the fit so far.
+    """
+    matrix, variance = matrix.double(), deviation.double().square()
+    spectrum = whiten(matrix)
+    rank = min(int(MORE * spectrum.rank) + 1, min(matrix.shape))
+    right = torch.linalg.qr(spectrum.right[:rank].T * spectrum.floor.columns[:, None])[0]
+    size = float(matrix.square().mean())
+    for number, level in enumerate(LEVELS):
+        weights = 1 / (variance + level**2 * size)
+        rows = _Normal(weights, right)
+        left = torch.linalg.qr(rows.coefficients(matrix))[0]
+        columns = _Normal(weights.T, left)
+        found = columns.coefficients(matrix.T)
+        right = torch.linalg.qr(found)[0]
+        if number and deadline is not None and deadline.passed:
+            break
+    spread = rows.spread()
+    floor = NoiseFloor((spread / spread.mean()).sqrt()[:, None], columns.spread().sqrt())
+    return LowRankFit(left @ found.T, floor)
+
+
+class _Normal:
+    """The normal equations of each row's weighted least-squares problem, factorised.
+
+    Args:
+        weights: of the entries, the inverses of their variances `[rows, columns]`.
+        basis: orthonormal columns `[columns, rank]`.
+    """
+
+    def __init__(self, weights: Tensor, basis: Tensor) -> None:
+        self._weights, self._basis = weights, basis
+        rank = basis.shape[1]
+        one, other = torch.tril_indices(rank, rank, device=basis.device)
+        packed = weights @ (basis[:, one] * basis[:, other])  # [rows, pairs]: lower triangles, row by row
+        normal = basis.new_zeros(len(weights), rank, rank)
+        for row in range(rank):
+            first = row * (row + 1) // 2
+            normal[:, row, : row + 1] = packed[:, first : first + row + 1]
+        diagonal = normal.diagonal(dim1=1, dim2=2)
+        diagonal += RIDGE * diagonal.mean(dim=1, keepdim=True)
+        self._factor = torch.linalg.cholesky_ex(normal)[0]
+
+    def coefficients(self, matrix: Tensor) -> Tensor:
+        """Return the coefficients of each row of a matrix on the basis `[rows, rank]`."""
+        wanted = (self._weights * matrix) @ self._basis
+        return torch.cholesky_solve(wanted[:, :, None], self._factor)[:, :, 0]
+
+    def spread(self) -> Tensor:
+        """Return the mean variance of each row's coefficients `[rows]`."""
+        return torch.cholesky_inverse(self._factor).diagonal(dim1=1, dim2=2).mean(dim=1)
