@@ -20,6 +20,10 @@ from gradleak.targets import Target
 ARITHMETIC = 5e-7
 """Relative precision of a step that torch's optimisers compute in float32."""
 
+SATURATED, BOUND = 1.5, 3.0
+"""Of a gradient with 1 − u below so many times its resolution only a lower bound is known; the gradient itself is
+taken to lie within this many times the bound."""
+
 STEP_SIZE = 0.02
 """Steps of Adam have a median above this, in units of the learning rate."""
 
@@ -95,7 +99,9 @@ def first_step_deviation(weight: Tensor, gradient: Tensor, training: FedAvg, sen
     weight, gradient = weight.double(), gradient.double()
     gap = training.eps / (gradient.abs() + training.eps)
     moved = -training.lr * gradient.sign() * (1.0 - gap)
-    return _resolution(weight, moved, training, send) * training.eps / gap.square() / 12**0.5
+    unsure = _resolution(weight, moved, training, send)
+    deviation = unsure * training.eps / gap.square() / 12**0.5
+    return torch.where(gap < SATURATED * unsure, BOUND * gradient.abs(), deviation)
 
 
 def _resolution(weight: Tensor, moved: Tensor, training: FedAvg, send: str) -> Tensor:

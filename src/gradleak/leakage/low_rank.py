@@ -18,12 +18,15 @@ from torch import Tensor
 from gradleak.exchange import Deadline
 from gradleak.leakage.noise_floor import NoiseFloor, whiten
 
-LEVELS = (0.1, 0.03, 0.01, 0.01, 3e-3, 1e-3)
+LEVELS = (0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-3)
 """Deviation added to that of all entries in each iteration, as a fraction of the entries' root mean square. The last
 stays: a float32 gradient has low rank to about 1e-6 of its largest entries only."""
 
-MORE = 1.25
-"""The rank of the approximation, relative to the directions that exceed the noise before: some are hidden by it."""
+ABOVE_EDGE = 1.05
+"""A direction of the residual joins the fit if it exceeds by this factor what independent errors would leave."""
+
+MOST_GROWTH = 0.25
+"""The fraction by which the rank grows in one iteration at most."""
 
 RIDGE = 1e-12
 """Added to the diagonal of normal equations, relative to its mean."""
@@ -52,8 +55,7 @@ def fit_low_rank(matrix: Tensor, deviation: Tensor, deadline: Deadline | None = 
     """
     matrix, variance = matrix.double(), deviation.double().square()
     spectrum = whiten(matrix)
-    rank = min(int(MORE * spectrum.rank) + 1, min(matrix.shape))
-    right = torch.linalg.qr(spectrum.right[:rank].T * spectrum.floor.columns[:, None])[0]
+    right = torch.linalg.qr(spectrum.right[: spectrum.rank + 1].T * spectrum.floor.columns[:, None])[0]
     size = float(matrix.square().mean())
     for number, level in enumerate(LEVELS):
         weights = 1 / (variance + level**2 * size)
@@ -61,12 +63,28 @@ def fit_low_rank(matrix: Tensor, deviation: Tensor, deadline: Deadline | None = 
         left = torch.linalg.qr(rows.coefficients(matrix))[0]
         columns = _Normal(weights.T, left)
         found = columns.coefficients(matrix.T)
-        right = torch.linalg.qr(found)[0]
-        if number and deadline is not None and deadline.passed:
+        if number == len(LEVELS) - 1 or (number and deadline is not None and deadline.passed):
             break
+        missing = _missing_directions((matrix - left @ found.T) * weights.sqrt(), len(right.T))
+        right = torch.linalg.qr(torch.cat([found, missing], dim=1))[0]
     spread = rows.spread()
     floor = NoiseFloor((spread / spread.mean()).sqrt()[:, None], columns.spread().sqrt())
     return LowRankFit(left @ found.T, floor)
+
+
+def _missing_directions(residual: Tensor, rank: int) -> Tensor:
+    """Return directions that a fit has missed `[columns, directions]`, from its residual in units of the deviations.
+
+    Without any the entries are nearly independent and of equal size, however well that size is known, and their
+    largest singular value follows from it (Marchenko & Pastur 1967).
+    """
+    height, width = residual.shape
+    free = max((1 - rank / height) * (1 - rank / width), 1e-3)
+    edge = (height**0.5 + width**0.5) * float((residual.square().mean() / free).sqrt())
+    squares, vectors = torch.linalg.eigh(residual.T @ residual)
+    count = int((squares > (ABOVE_EDGE * edge) ** 2).sum())
+    count = min(count, int(MOST_GROWTH * rank) + 1, min(height, width) - rank)
+    return vectors[:, len(squares) - count :]
 
 
 class _Normal:
