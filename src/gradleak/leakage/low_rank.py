@@ -22,6 +22,9 @@ LEVELS = (0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-3)
 """Deviation added to that of all entries in each iteration, as a fraction of the entries' root mean square. The last
 stays: a float32 gradient has low rank to about 1e-6 of its largest entries only."""
 
+FINAL = 3
+"""How many of the last iterations are made where a fit is known already."""
+
 ABOVE_EDGE = 1.05
 """A direction of the residual joins the fit if it exceeds by this factor what independent errors would leave."""
 
@@ -39,40 +42,58 @@ class LowRankFit:
     Attributes:
         matrix: the approximation `[rows, columns]`.
         floor: standard deviations of its entries, as products of a row's and a column's.
+        right: its row space, orthonormal columns `[columns, rank]`.
     """
 
     matrix: Tensor
     floor: NoiseFloor
+    right: Tensor
 
 
-def fit_low_rank(matrix: Tensor, deviation: Tensor, deadline: Deadline | None = None) -> LowRankFit:
+def fit_low_rank(
+    matrix: Tensor,
+    deviation: Tensor,
+    deadline: Deadline | None = None,
+    most_rank: int | None = None,
+    start: Tensor | None = None,
+) -> LowRankFit:
     """Fit a matrix of low rank to entries of known precision.
 
     Args:
         matrix: the entries `[rows, columns]`.
         deviation: the standard deviation of each.
         deadline: when to return the fit so far.
+        most_rank: the greatest rank; None for that of the matrix.
+        start: the row space of a fit to much the same matrix `[columns, rank]`; few iterations are left then.
     """
     matrix, variance = matrix.double(), deviation.double().square()
-    spectrum = whiten(matrix)
-    right = torch.linalg.qr(spectrum.right[: spectrum.rank + 1].T * spectrum.floor.columns[:, None])[0]
+    most = min(*matrix.shape, most_rank or len(matrix))
+    levels = LEVELS if start is None else LEVELS[-FINAL:]
+    right = _strongest(matrix, most) if start is None else start
     size = float(matrix.square().mean())
-    for number, level in enumerate(LEVELS):
+    for number, level in enumerate(levels):
         weights = 1 / (variance + level**2 * size)
         rows = _Normal(weights, right)
         left = torch.linalg.qr(rows.coefficients(matrix))[0]
         columns = _Normal(weights.T, left)
         found = columns.coefficients(matrix.T)
-        if number == len(LEVELS) - 1 or (number and deadline is not None and deadline.passed):
+        if number == len(levels) - 1 or (number and deadline is not None and deadline.passed):
             break
-        missing = _missing_directions((matrix - left @ found.T) * weights.sqrt(), len(right.T))
+        missing = _missing_directions((matrix - left @ found.T) * weights.sqrt(), len(right.T), most)
         right = torch.linalg.qr(torch.cat([found, missing], dim=1))[0]
     spread = rows.spread()
     floor = NoiseFloor((spread / spread.mean()).sqrt()[:, None], columns.spread().sqrt())
-    return LowRankFit(left @ found.T, floor)
+    return LowRankFit(left @ found.T, floor, torch.linalg.qr(found)[0])
 
 
-def _missing_directions(residual: Tensor, rank: int) -> Tensor:
+def _strongest(matrix: Tensor, most: int) -> Tensor:
+    """Return the directions of a matrix that exceed its noise, and one more `[columns, directions]`."""
+    spectrum = whiten(matrix)
+    count = min(spectrum.rank + 1, most)
+    return torch.linalg.qr(spectrum.right[:count].T * spectrum.floor.columns[:, None])[0]
+
+
+def _missing_directions(residual: Tensor, rank: int, most: int) -> Tensor:
     """Return directions that a fit has missed `[columns, directions]`, from its residual in units of the deviations.
 
     Without any the entries are nearly independent and of equal size, however well that size is known, and their
@@ -83,7 +104,7 @@ def _missing_directions(residual: Tensor, rank: int) -> Tensor:
     edge = (height**0.5 + width**0.5) * float((residual.square().mean() / free).sqrt())
     squares, vectors = torch.linalg.eigh(residual.T @ residual)
     count = int((squares > (ABOVE_EDGE * edge) ** 2).sum())
-    count = min(count, int(MOST_GROWTH * rank) + 1, min(height, width) - rank)
+    count = min(count, int(MOST_GROWTH * rank) + 1, most - rank)
     return vectors[:, len(squares) - count :]
 
 

@@ -8,7 +8,7 @@ optimiser did to the gradients: this judges whole guesses, and proves them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
 import torch
@@ -73,6 +73,55 @@ def replayed(
     except GradleakError:
         return None
     return as_gradient(target, replace(update, tensors=sent, send=protocol.send))
+
+
+@dataclass(frozen=True)
+class ReplayedSteps:
+    """What a client's local training does, step by step.
+
+    Attributes:
+        gradients: those by which each step is taken, of some parameters, by name.
+        weights: the trained parameters before one of the steps, by name.
+    """
+
+    gradients: list[dict[str, Tensor]]
+    weights: dict[str, Tensor]
+
+
+def replayed_steps(
+    target: Target,
+    texts: Sequence[Text],
+    names: tuple[Sequence[str], Sequence[str]],
+    protocol: Protocol,
+    number: int,
+) -> ReplayedSteps:
+    """Return the steps that a client without dropout takes on texts.
+
+    Args:
+        target: the model before training, a classifier.
+        texts: the texts, in the client's order.
+        names: the parameters that the client trains, and those whose gradients are returned.
+        protocol: how it trains.
+        number: the step before which the weights are returned.
+    """
+    if protocol.training is None:
+        raise ValueError("only local training has steps")
+    trained, wanted = names
+    found = ReplayedSteps([], {})
+
+    def keep(weights: Mapping[str, Tensor]) -> None:
+        if len(found.gradients) == number:
+            found.weights.update({name: weight.detach().clone() for name, weight in weights.items()})
+        grads = {name: weights[name].grad for name in wanted}
+        found.gradients.append(
+            {name: torch.zeros_like(weights[name]) if own is None else own.clone() for name, own in grads.items()}
+        )
+
+    labels = torch.tensor([label for _, label in texts], device=target.device)
+    batch = Batch(target.pad([ids for ids, _ in texts]), labels)
+    stream = torch.Generator().manual_seed(0)  # draws nothing: texts are not shuffled
+    local_difference(target, batch, trained, protocol.training, stream, protocol.precision, keep)
+    return found
 
 
 def nearest_order(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import get_args
@@ -88,6 +88,7 @@ def local_difference(
     fedavg: FedAvg,
     stream: torch.Generator,
     precision: str = "fp32",
+    on_step: Callable[[Mapping[str, Tensor]], None] | None = None,
 ) -> dict[str, Tensor]:
     """Train as the protocol says, and return the weights after minus the weights before.
 
@@ -98,6 +99,7 @@ def local_difference(
         fedavg: the protocol.
         stream: draws the order of the texts, if the protocol shuffles them.
         precision: of the forward and backward passes.
+        on_step: called before each step with the weights, whose `grad` is what the optimiser will use.
     """
     leaves = _leaves(target, names)
     count = len(batch.labels)
@@ -117,6 +119,8 @@ def local_difference(
         if fedavg.clip:
             scaler.unscale_(optimizer)
             clip_grad_norm_(leaves.values(), fedavg.clip)
+        if on_step is not None:
+            on_step(leaves)
         scaler.step(optimizer)
         scale = scaler.get_scale()
         scaler.update()

@@ -7,7 +7,7 @@ twice, then by itself. In the end the gradient of the whole batch decides betwee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -55,8 +55,17 @@ LEAST_GAIN = 1e-4
 """Smaller gains of the score are noise."""
 
 
-def read_batch(observed: ObservedUpdate, count: int) -> DefendedReading | None:
+Decide = Callable[["ContextSearch", Sequence[Tensor]], DefendedReading]
+"""Decides on sentences by the update of the whole batch."""
+
+
+def read_batch(observed: ObservedUpdate, count: int, decide: Decide | None = None) -> DefendedReading | None:
     """Read so many sentences from a defended update; None if there is no signal.
+
+    Args:
+        observed: the update.
+        count: the number of sentences.
+        decide: decides on them in the end; `decide_by_distance` if left out.
 
     The progress callback is given the fraction of the contexts outside the signal, and in the end the distance of the
     gradients.
@@ -79,7 +88,7 @@ def read_batch(observed: ObservedUpdate, count: int) -> DefendedReading | None:
     ]
     start = max(starts, key=lambda sentences: float(score.each(sentences).mean()))
     search = ContextSearch(observed, score, CandidateWords(observed, basis, found.tokens))
-    return decide_by_distance(search, search.each_alone(search.one_beside_others(start)))
+    return (decide or decide_by_distance)(search, search.each_alone(search.one_beside_others(start)))
 
 
 def refine_with_contexts(

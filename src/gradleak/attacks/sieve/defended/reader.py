@@ -18,6 +18,7 @@ from gradleak.attacks.sieve.noise.map_search import read_by_likelihood
 from gradleak.attacks.sieve.noise.sentence_count import count_noisy_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
+from gradleak.attacks.sieve.steps.reader import decide_by_steps
 from gradleak.exchange import Knowledge
 from gradleak.leakage.perturbation import noise_deviation
 from gradleak.priors import Prior
@@ -54,7 +55,7 @@ def read_defended(observed: ObservedUpdate, known: Knowledge, prior: Prior | Non
     noise = noise_energy(observed) if target.task == "classification" else 0.0
     count = known.sequences or _count(observed, noise, prior)
     if count > 1 and _has_context_score(observed):
-        batch = read_batch(observed, count)
+        batch = read_batch(observed, count, decide_by_steps if observed.as_steps else None)
         if batch is not None:
             return batch
         if noise > NOISY and count <= MOST_UNDER_NOISE:

@@ -10,7 +10,7 @@ sentences found held fixed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,7 +34,7 @@ from gradleak.leakage.row_space import Subspace
 WIDTHS = ((1, GREEDY), (BEAM, 4))
 """Widths of the beam that completes skeletons, and for how many of them: the next if the last finds no sentence."""
 
-LIKELY = 0.4
+LIKELY = 0.6
 """A completed skeleton is weighed if less than this fraction of each context lies outside."""
 
 GOOD, FAIR = 0.1, 0.2
@@ -66,7 +66,9 @@ class RoundedReading:
     whole: bool = False
 
 
-def read_rounded(observed: ObservedUpdate, count: int | None, longest: int, starts: int) -> RoundedReading:
+def read_rounded(
+    observed: ObservedUpdate, count: int | None, longest: int, starts: int, guesses: Sequence[Sentence] = ()
+) -> RoundedReading:
     """Read a batch whose client had dropout switched off from an update with a visible noise floor.
 
     Args:
@@ -74,8 +76,10 @@ def read_rounded(observed: ObservedUpdate, count: int | None, longest: int, star
         count: the number of sentences; None if unknown.
         longest: the greatest number of tokens of a sentence.
         starts: how many skeletons are completed at most in one round.
+        guesses: sentences that may be in the batch, or nearly so.
     """
     reader = RoundedReader(observed, longest, starts)
+    reader.consider(guesses)
     return reader.run(count)
 
 
@@ -101,6 +105,12 @@ class RoundedReader:
     def found(self) -> list[Sentence]:
         """The sentences that are kept."""
         return list(self.fit.weights)
+
+    def consider(self, sentences: Iterable[Sentence]) -> None:
+        """Weigh sentences that may be in the batch; those that nearly are will be edited."""
+        for sentence in sentences:
+            self._consider(sentence, 0.0)
+        self._weigh()
 
     def run(self, count: int | None) -> RoundedReading:
         """Read as many sentences as there are: by skeletons, then by edits of what nearly fits.

@@ -1,0 +1,1 @@
+"""Several steps of Adam: the gradient of one step from the others."""

@@ -1,0 +1,219 @@
+"""Read the texts of several steps of Adam, step by step.
+
+What is read from all steps at once is right for most of them (`defended/batch_search.py`). The client's training is then
+repeated on it, which gives the gradient of every step at the weights of that step, right for the steps whose texts are
+right. Each step in turn is taken for unknown: its gradient follows from the observed update and the gradients of the
+others (`moments.py`), and is read like one of a batch with few texts (`rounded/`). New texts are kept if the update of
+the whole training comes closer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradleak.attacks.sieve.defended.batch_distance import batch_distance
+from gradleak.attacks.sieve.defended.batch_search import ContextSearch, decide_by_distance
+from gradleak.attacks.sieve.observed import RESTORED_LAYERS, ObservedUpdate
+from gradleak.attacks.sieve.reading import DefendedReading
+from gradleak.attacks.sieve.rounded.reader import read_rounded
+from gradleak.attacks.sieve.steps.moments import MomentModel, solutions, solve_step
+from gradleak.exchange import FedAvg, Protocol
+from gradleak.leakage.labels import labels_from_classifier
+from gradleak.leakage.noise_floor import NoiseFloor
+from gradleak.leakage.proof import REPLAYED_WHOLE
+from gradleak.leakage.replay import Text, can_replay, replay_difference, replayed_steps
+from gradleak.simulation.training import step_batches
+from gradleak.targets import Projection, Target
+
+TOLERANCES = (0.01, 0.003)
+"""How well the steps are known as a function of one gradient: the first while other steps may be wrong."""
+
+ROUNDS = 4
+"""How often each step is read again at most."""
+
+SPARE_TOKENS = 8
+"""The greatest rank of a step's gradient: the tokens of all steps, whose gradients are not quite known, and some."""
+
+STARTS = 60
+"""Skeletons that are completed at most where a step is read."""
+
+
+def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
+    """Decide on sentences that were read from all steps at once."""
+    observed = search.observed
+    batch = batch_distance(observed).labelled([ids.tolist() for ids in sentences])
+    reader = StepReader.of(search, batch)
+    if reader is None:
+        return decide_by_distance(search, sentences)
+    if not reader.run() and not observed.deadline.passed:
+        reader.take(decide_by_distance(search, reader.sentences))
+        reader.run()
+    return reader.batch
+
+
+class StepReader:
+    """Reads one step after the other.
+
+    Args:
+        search: holds the update, of several steps of Adam, and scores sentences.
+        batch: what was read so far, in the client's order.
+        training: the protocol.
+        rows: the texts of each step, as numbers of the batch; no text is in two steps.
+    """
+
+    def __init__(
+        self, search: ContextSearch, batch: DefendedReading, training: FedAvg, rows: list[list[int]]
+    ) -> None:
+        self._observed, self._score, self._training, self._rows = search.observed, search.score, training, rows
+        self.batch, observed = batch, search.observed
+        target = observed.target
+        contexts = [(layer.attention_output,) for layer in target.layers[:RESTORED_LAYERS]]
+        self._groups: list[Sequence[Projection]] = [
+            group
+            for group in (observed.inputs.maps, *contexts)
+            if all(part.weight in observed.gradient and isinstance(part.rows, slice) for part in group)
+        ]
+        head = [target.classifier_weight, target.classifier_bias]
+        self._head = [name for name in head if name in observed.gradient]
+        self._difference = self._replayed(batch)
+
+    @classmethod
+    def of(cls, search: ContextSearch, batch: DefendedReading) -> StepReader | None:
+        """Return a reader; None if the client cannot be replayed, or a text is in several steps."""
+        protocol = search.observed.protocol
+        training, count = protocol.training, len(batch.sentences)
+        if training is None or not can_replay(protocol) or len(batch.labels) != count:
+            return None
+        decays = training.optimizer == "adam" and training.weight_decay  # the decay then is a part of the gradient
+        if decays or (training.batch is not None and training.batch > count):
+            return None
+        steps = step_batches(training, count, torch.Generator().manual_seed(0))
+        rows = [[row for micro in batches for row in micro.tolist()] for batches in steps]
+        if sorted(row for step in rows for row in step) != list(range(count)):
+            return None
+        return cls(search, batch, training, rows)
+
+    @property
+    def sentences(self) -> list[Tensor]:
+        """The texts so far."""
+        return [torch.tensor(ids, device=self._observed.words.device) for ids in self.batch.sentences]
+
+    def take(self, batch: DefendedReading) -> None:
+        """Continue from other texts if they explain the update better."""
+        difference = self._replayed(batch)
+        if difference < self._difference:
+            self.batch, self._difference = batch, difference
+            self._observed.report(self.sentences, difference)
+
+    def run(self) -> bool:
+        """Read all steps until no text changes, and return whether the client, replayed, sends this very update."""
+        for tolerance in TOLERANCES:
+            for _ in range(ROUNDS):
+                if not any([self._improve(step, tolerance) for step in self._doubtful()]):
+                    break
+            if self._difference < REPLAYED_WHOLE or self._observed.deadline.passed:
+                break
+        return self._difference < REPLAYED_WHOLE
+
+    def _doubtful(self) -> Iterator[int]:
+        """Yield all steps while the update is not explained, the one whose contexts fit least first."""
+        scores = self._score.each(self.sentences).tolist()
+        for step in sorted(range(len(self._rows)), key=lambda step: min(scores[row] for row in self._rows[step])):
+            if self._difference < REPLAYED_WHOLE or self._observed.deadline.passed:
+                return
+            yield step
+
+    def _improve(self, step: int, tolerance: float) -> bool:
+        """Read one step again, and return whether other texts explain the update better."""
+        texts, labels = self._read(step, tolerance)
+        if len(texts) != len(self._rows[step]):
+            return False
+        sentences, classes = list(self.batch.sentences), list(self.batch.labels)
+        for row, ids, label in zip(self._rows[step], texts, labels, strict=True):
+            sentences[row], classes[row] = list(ids), label
+        if sentences == self.batch.sentences and classes == self.batch.labels:
+            return False
+        before = self._difference
+        self.take(DefendedReading(sentences, classes, self.batch.distance))
+        return self._difference < before
+
+    def _replayed(self, batch: DefendedReading) -> float:
+        observed = self._observed
+        return replay_difference(observed.target, observed.as_sent, self._texts(batch), observed.protocol)
+
+    def _texts(self, batch: DefendedReading) -> list[Text]:
+        return list(zip(batch.sentences, batch.labels, strict=True))
+
+    def _read(self, step: int, tolerance: float) -> tuple[list[tuple[int, ...]], list[int]]:
+        """Return the texts and classes of one step."""
+        alone = self._alone(step, tolerance)
+        count = len(self._rows[step])
+        guesses = [tuple(self.batch.sentences[row]) for row in self._rows[step]]
+        found = read_rounded(alone, count, alone.longest, STARTS, guesses)
+        texts = found.sentences[:count]
+        return texts, labels_from_classifier(alone.target, alone.gradient, texts) or found.labels[:count]
+
+    def _alone(self, step: int, tolerance: float) -> ObservedUpdate:
+        """Return the gradient of one step as an update of its own."""
+        observed = self._observed
+        wanted = list(dict.fromkeys([*(part.weight for group in self._groups for part in group), *self._head]))
+        names = list(observed.gradient), wanted
+        replay = replayed_steps(observed.target, self._texts(self.batch), names, observed.protocol, step)
+        gradients = replay.gradients
+        most = sum(map(len, self.batch.sentences)) + SPARE_TOKENS
+        found = {name: torch.zeros_like(observed.gradient[name]) for name in wanted}
+        floors: dict[str, NoiseFloor] = {}
+        for group in self._groups:
+            parts = [_stacked(group, each) for each in gradients]
+            model = MomentModel.of(self._training, parts, step)
+            steps = _stacked(group, observed.as_sent) - self._decay(_stacked(group, observed.target.parameters))
+            fit = solve_step(model, steps, _usual_size(parts, step), tolerance, most, observed.deadline)
+            floors[group[0].module] = fit.floor
+            sizes = [len(part.weight_in(observed.gradient)) for part in group]
+            for part, own in zip(group, fit.matrix.split(sizes), strict=True):
+                part.weight_in(found).copy_(own)
+        for name in self._head:
+            model = MomentModel.of(self._training, [each[name] for each in gradients], step)
+            size = torch.stack([each[name] for each in gradients]).square().mean(dim=0).sqrt().clamp(min=1e-12)
+            steps = observed.as_sent[name] - self._decay(observed.target.parameters[name])
+            found[name] = solutions(model, steps, size, tolerance)[0]
+        return replace(
+            observed,
+            target=self._with(replay.weights),
+            gradient=found,
+            sent=found,
+            floors=floors,
+            protocol=Protocol(),
+            progress=None,
+        )
+
+    def _with(self, weights: Mapping[str, Tensor]) -> Target:
+        """Return the model with other weights."""
+        target = self._observed.target
+        moved = target.with_model(copy.deepcopy(target.model), target.adapter)
+        with torch.no_grad():
+            for name, weight in weights.items():
+                moved.parameters[name].copy_(weight)
+        return moved
+
+    def _decay(self, weight: Tensor) -> Tensor:
+        """Return what weight decay adds to the mean step, in units of the learning rate."""
+        training, total = self._training, len(self._rows)
+        rate = sum(training.rate_factor(step, total) for step in range(total)) / total
+        return rate * training.weight_decay * weight.detach()
+
+
+def _stacked(group: Sequence[Projection], tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([part.weight_in(tensors) for part in group])
+
+
+def _usual_size(gradients: Sequence[Tensor], step: int) -> Tensor:
+    """Return the size that entries of one step's gradient have, from the rows and columns of the others."""
+    squares = torch.stack([own for number, own in enumerate(gradients) if number != step]).square().mean(dim=0)
+    rows, columns = squares.mean(dim=1, keepdim=True).sqrt(), squares.mean(dim=0).sqrt()
+    return (rows * columns / squares.mean().sqrt().clamp(min=1e-30)).clamp(min=1e-12)
