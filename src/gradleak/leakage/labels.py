@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gradleak.exchange import Knowledge, Victim
 from gradleak.leakage.perturbation import noise_level
-from gradleak.leakage.recompute import batch_gradient, classifier_pass
+from gradleak.leakage.recompute import batch_gradient, classifier_pass, random_texts
 from gradleak.targets import Target
 
 NOISE_TEXTS = (32, 10)
@@ -77,10 +77,7 @@ def class_counts(target: Target, gradient: Mapping[str, Tensor], sequences: int)
 @torch.no_grad()
 def predictions_for_random_texts(target: Target) -> Tensor:
     """Return the probabilities `[texts, classes]` that a classifier gives to random words."""
-    possible = sorted(set(range(len(target.word_embeddings))) - set(target.impossible_ids))
-    drawn = torch.randint(len(possible), NOISE_TEXTS, generator=torch.Generator().manual_seed(0))
-    before, after = (torch.tensor(part, dtype=torch.long).expand(len(drawn), -1) for part in target.special_tokens)
-    ids = torch.cat([before, torch.tensor(possible)[drawn], after], dim=1).to(target.device)
+    ids = random_texts(target, *NOISE_TEXTS)
     logits = target.family.logits(target.model, target.embed(ids), torch.ones_like(ids, dtype=torch.bool), target.task)
     return logits.double().softmax(dim=-1)
 

@@ -10,6 +10,7 @@ step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +22,6 @@ from gradleak.leakage.noise_floor import NoiseFloor, whiten
 LEVELS = (0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-3)
 """Deviation added to that of all entries in each iteration, as a fraction of the entries' root mean square. The last
 stays: a float32 gradient has low rank to about 1e-6 of its largest entries only."""
-
-FINAL = 3
-"""How many of the last iterations are made where a fit is known already."""
 
 ABOVE_EDGE = 1.05
 """A direction of the residual joins the fit if it exceeds by this factor what independent errors would leave."""
@@ -56,6 +54,7 @@ def fit_low_rank(
     deadline: Deadline | None = None,
     most_rank: int | None = None,
     start: Tensor | None = None,
+    levels: Sequence[float] = LEVELS,
 ) -> LowRankFit:
     """Fit a matrix of low rank to entries of known precision.
 
@@ -64,11 +63,12 @@ def fit_low_rank(
         deviation: the standard deviation of each.
         deadline: when to return the fit so far.
         most_rank: the greatest rank; None for that of the matrix.
-        start: the row space of a fit to much the same matrix `[columns, rank]`; few iterations are left then.
+        start: the row space of a fit to much the same matrix `[columns, rank]`; None to begin with the strongest
+            directions.
+        levels: of the iterations; the last few of `LEVELS` are enough from a fit that is nearly right.
     """
     matrix, variance = matrix.double(), deviation.double().square()
     most = min(*matrix.shape, most_rank or len(matrix))
-    levels = LEVELS if start is None else LEVELS[-FINAL:]
     right = _strongest(matrix, most) if start is None else start
     size = float(matrix.square().mean())
     for number, level in enumerate(levels):

@@ -15,6 +15,14 @@ from gradleak.targets import Target
 from gradleak.targets.hooks import captured_calls
 
 
+def random_texts(target: Target, count: int, words: int) -> Tensor:
+    """Return texts of random words, special tokens included `[count, tokens]`; always the same for a target."""
+    possible = sorted(set(range(len(target.word_embeddings))) - set(target.impossible_ids))
+    drawn = torch.randint(len(possible), (count, words), generator=torch.Generator().manual_seed(0))
+    before, after = (torch.tensor(part, dtype=torch.long).expand(count, -1) for part in target.special_tokens)
+    return torch.cat([before, torch.tensor(possible)[drawn], after], dim=1).to(target.device)
+
+
 @torch.no_grad()
 def classifier_pass(target: Target, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the logits of sequences and the inputs of the output layer, both as the model computes them."""

@@ -1,4 +1,10 @@
-"""Restore gradients of linear maps from entries that rounding left known to different precision (`low_rank.py`)."""
+"""Restore gradients of linear maps from what small steps show of them.
+
+Rounding leaves entries known to different precision, and low rank does the rest (`low_rank.py`). Several steps of Adam
+have lost the sizes of a gradient's entries: each was divided by its own. What a column of a gradient has in common is
+the size of the map's inputs there, which random texts show as well as private ones: with columns scaled by it, the row
+space of the steps comes closer to that of the gradient.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +18,13 @@ from gradleak.exchange import Deadline, FedAvg, Protocol
 from gradleak.leakage.first_step import first_step_deviation
 from gradleak.leakage.low_rank import fit_low_rank
 from gradleak.leakage.noise_floor import NoiseFloor
+from gradleak.leakage.recompute import random_texts
 from gradleak.leakage.weight_rounding import sgd_deviation
 from gradleak.targets import Projection, Target
+from gradleak.targets.hooks import captured_inputs
+
+USUAL_TEXTS = (32, 12)
+"""Number and words of the random texts that show the usual size of a map's inputs."""
 
 COARSE = 0.05
 """Rounding below this fraction of an update's entries needs no treatment."""
@@ -49,34 +60,59 @@ def restore(
         groups: maps with the same inputs, whose gradients are restored together.
         deadline: when to stop.
     """
+    training = protocol.training
+    if training is None:
+        return Restoration(gradient, {})
+    whole = [
+        list(group)
+        for group in groups
+        if all(part.weight in gradient and isinstance(part.rows, slice) for part in group)
+    ]
+    if training.optimizer != "sgd" and training.steps != 1:
+        return Restoration(_with_usual_columns(target, gradient, whole), {})
     found, floors = dict(gradient), {}
-    for group in groups if _is_known_by_entry(protocol.training) else ():
-        parts = [part for part in group if part.weight in gradient and isinstance(part.rows, slice)]
-        if len(parts) < len(group) or (deadline is not None and deadline.passed):
-            continue
-        matrix = torch.cat([part.weight_in(gradient) for part in parts]).double()
-        deviation = torch.cat([_deviation(part.weight_in(target.parameters), part.weight_in(gradient), protocol) for part in parts])
+    for group in whole:
+        if deadline is not None and deadline.passed:
+            break
+        matrix = _stacked(group, gradient).double()
+        deviation = _deviation(_stacked(group, target.parameters).detach(), matrix, training, protocol.send)
         if not deviation.square().mean() > COARSE**2 * matrix.square().mean():
             continue
         fit = fit_low_rank(matrix, deviation, deadline)
-        found |= {part.weight: found[part.weight].clone() for part in parts}
-        rows = fit.matrix.split([len(part.weight_in(gradient)) for part in parts])
-        for part, own in zip(parts, rows, strict=True):
-            part.weight_in(found).copy_(own)
-        floors[parts[0].module] = fit.floor
+        floors[group[0].module] = fit.floor
+        found |= _unstacked(group, fit.matrix, found)
     return Restoration(found, floors)
 
 
-def _is_known_by_entry(training: FedAvg | None) -> bool:
-    """Return whether the precision of each entry follows from the weights: after SGD, or one step of Adam."""
-    return training is not None and (training.optimizer == "sgd" or training.steps == 1)
-
-
-def _deviation(weight: Tensor, gradient: Tensor, protocol: Protocol) -> Tensor:
+def _deviation(weight: Tensor, gradient: Tensor, training: FedAvg, send: str) -> Tensor:
     """Return the standard deviation of each entry of a gradient."""
-    training = protocol.training
-    if training is None:
-        return torch.zeros_like(gradient)
     if training.optimizer == "sgd":
-        return sgd_deviation(weight.detach(), training)
-    return first_step_deviation(weight.detach(), gradient, training, protocol.send)
+        return sgd_deviation(weight, training)
+    return first_step_deviation(weight, gradient, training, send)
+
+
+def _with_usual_columns(
+    target: Target, gradient: Mapping[str, Tensor], groups: Sequence[Sequence[Projection]]
+) -> dict[str, Tensor]:
+    """Return steps of Adam with columns as large as the inputs of their maps usually are."""
+    paths = [group[0].module for group in groups]
+    inputs = captured_inputs(target, random_texts(target, *USUAL_TEXTS), paths)
+    found = dict(gradient)
+    for group in groups:
+        sizes = inputs[group[0].module].flatten(0, 1).square().mean(dim=0).sqrt()
+        found |= _unstacked(group, _stacked(group, gradient) * sizes, found)
+    return found
+
+
+def _stacked(group: Sequence[Projection], tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the matrices of maps with the same inputs, one above the other."""
+    return torch.cat([part.weight_in(tensors) for part in group])
+
+
+def _unstacked(group: Sequence[Projection], matrix: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of maps with the same inputs, with other matrices in them."""
+    found = {part.weight: tensors[part.weight].clone() for part in group}
+    sizes = [len(part.weight_in(tensors)) for part in group]
+    for part, own in zip(group, matrix.split(sizes), strict=True):
+        part.weight_in(found).copy_(own)
+    return found

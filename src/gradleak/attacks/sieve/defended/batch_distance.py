@@ -100,7 +100,7 @@ class StepDistance:
         parts = [part for layer in target.layers for part in (layer.value, layer.attention_output)]
         self._names = list(dict.fromkeys(part.weight for part in parts if part.weight in observed.gradient))
         self._every = list(observed.gradient) if training.clip else self._names
-        self._observed_steps = self._sampled(observed.gradient)
+        self._observed_steps = self._sampled(observed.as_sent)
         self._weights = self._sampled({name: target.parameters[name].detach() for name in self._names})
         self._known: dict[tuple[tuple[int, ...], int], tuple[list[Tensor], float]] = {}
 

@@ -65,7 +65,7 @@ def read_batch(observed: ObservedUpdate, count: int, decide: Decide | None = Non
     Args:
         observed: the update.
         count: the number of sentences.
-        decide: decides on them in the end; `decide_by_distance` if left out.
+        decide: decides on what the contexts show of them; `decide_by_scores` if left out.
 
     The progress callback is given the fraction of the contexts outside the signal, and in the end the distance of the
     gradients.
@@ -88,7 +88,7 @@ def read_batch(observed: ObservedUpdate, count: int, decide: Decide | None = Non
     ]
     start = max(starts, key=lambda sentences: float(score.each(sentences).mean()))
     search = ContextSearch(observed, score, CandidateWords(observed, basis, found.tokens))
-    return (decide or decide_by_distance)(search, search.each_alone(search.one_beside_others(start)))
+    return (decide or decide_by_scores)(search, search.one_beside_others(start))
 
 
 def refine_with_contexts(
@@ -162,7 +162,7 @@ class ContextSearch:
     def __init__(
         self, observed: ObservedUpdate, score: ContextScore, words: CandidateWords, *, resize: bool = True
     ) -> None:
-        self.observed, self.score, self._words, self._resize = observed, score, words, resize
+        self.observed, self.score, self.words, self._resize = observed, score, words, resize
 
     def one_beside_others(self, sentences: Sequence[Tensor], fixed: Sequence[Tensor] = ()) -> list[Tensor]:
         """Climb from each sentence, the best first, with those found before it, and others that are certain, fixed."""
@@ -188,7 +188,7 @@ class ContextSearch:
 
     def _climbed(self, score: ContextScore, sentences: Sequence[Tensor], number: int, *, patience: int = 0) -> Tensor:
         """Take the best edit that leads to a sentence not visited before, until that brings no gain any more."""
-        tokens = self._words.beside(sentences)
+        tokens = self.words.beside(sentences)
         start = sentences[number]
         visited = {tuple(start.tolist())}
 
@@ -206,13 +206,18 @@ class ContextSearch:
 
     def near(self, sentences: Sequence[Tensor], number: int) -> tuple[list[Tensor], Tensor]:
         """Return the sentences one edit away from one with the best scores, and their scores."""
-        tokens = self._words.beside(sentences)
+        tokens = self.words.beside(sentences)
         return best_by_context(
             self.score, self._neighbours(sentences[number], tokens), COMPARED, self.observed.deadline
         )
 
     def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
         return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)
+
+
+def decide_by_scores(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
+    """Edit each sentence by itself, then beside the others by the update of the whole batch."""
+    return decide_by_distance(search, search.each_alone(sentences))
 
 
 def decide_by_distance(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:

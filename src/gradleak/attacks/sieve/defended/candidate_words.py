@@ -33,7 +33,7 @@ class CandidateWords:
     def __init__(self, observed: ObservedUpdate, basis: Tensor, found: Tensor, missing: int = MISSING) -> None:
         self._observed, self._basis, self._missing = observed, basis, missing
         ends = torch.tensor(observed.target.special_tokens[1], device=found.device, dtype=torch.long)
-        self._found = torch.unique(found[~torch.isin(found, ends)])
+        self.found = torch.unique(found[~torch.isin(found, ends)])
         self._places = torch.arange(observed.longest, device=found.device)
         self._likely = self._likely_found(self._places[: MARGIN + LIKELY_LENGTH])
 
@@ -62,7 +62,7 @@ class CandidateWords:
         inputs = self._observed.inputs
         shared = torch.linalg.qr(self._observed.common.T)[0]
         left = self._basis - shared @ (shared.T @ self._basis)
-        own = (1.0 - inputs.captured_energy(shared, self._found, places)).clamp(min=1e-3)
-        gain = inputs.captured_energy(left, self._found, places) / own  # [words, positions]
+        own = (1.0 - inputs.captured_energy(shared, self.found, places)).clamp(min=1e-3)
+        gain = inputs.captured_energy(left, self.found, places) / own  # [words, positions]
         near = torch.nn.functional.max_pool1d(gain, 3, stride=1, padding=1)
-        return self._found[near.topk(min(FOUND, len(near)), dim=0).indices].T
+        return self.found[near.topk(min(FOUND, len(near)), dim=0).indices].T

@@ -10,7 +10,7 @@ sentences found held fixed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -45,6 +45,9 @@ and more, mostly 0.3."""
 ALIKE, RIVAL = 0.7, 2.0
 """Sentences that share this fraction of their tokens may be one; the second must not fit worse by this factor."""
 
+UNSEEN = 16
+"""Words of the whole vocabulary that are tried at each position of a sentence where guesses are needed."""
+
 ROUNDS = 6
 """How often missing sentences are searched by edits, from other beginnings each time."""
 
@@ -66,8 +69,21 @@ class RoundedReading:
     whole: bool = False
 
 
+@dataclass(frozen=True)
+class Guesses:
+    """What else may be in a batch, though its row space does not show it.
+
+    Attributes:
+        sentences: near misses, to be edited.
+        words: token ids.
+    """
+
+    sentences: Sequence[Sentence]
+    words: Tensor
+
+
 def read_rounded(
-    observed: ObservedUpdate, count: int | None, longest: int, starts: int, guesses: Sequence[Sentence] = ()
+    observed: ObservedUpdate, count: int | None, longest: int, starts: int, guesses: Guesses | None = None
 ) -> RoundedReading:
     """Read a batch whose client had dropout switched off from an update with a visible noise floor.
 
@@ -76,11 +92,9 @@ def read_rounded(
         count: the number of sentences; None if unknown.
         longest: the greatest number of tokens of a sentence.
         starts: how many skeletons are completed at most in one round.
-        guesses: sentences that may be in the batch, or nearly so.
+        guesses: what may be in the batch, from another source.
     """
-    reader = RoundedReader(observed, longest, starts)
-    reader.consider(guesses)
-    return reader.run(count)
+    return RoundedReader(observed, longest, starts).run(count, guesses)
 
 
 class RoundedReader:
@@ -100,26 +114,27 @@ class RoundedReader:
         self.fit = WeightFit(observed, self.remainder)
         self._candidates: dict[Sentence, float] = {}
         self._settled: set[Sentence] = set()
+        self._unseen = 0
 
     @property
     def found(self) -> list[Sentence]:
         """The sentences that are kept."""
         return list(self.fit.weights)
 
-    def consider(self, sentences: Iterable[Sentence]) -> None:
-        """Weigh sentences that may be in the batch; those that nearly are will be edited."""
-        for sentence in sentences:
-            self._consider(sentence, 0.0)
-        self._weigh()
-
-    def run(self, count: int | None) -> RoundedReading:
+    def run(self, count: int | None, guesses: Guesses | None = None) -> RoundedReading:
         """Read as many sentences as there are: by skeletons, then by edits of what nearly fits.
 
         Args:
             count: the number of sentences, if known.
+            guesses: what may be in the batch, from another source.
         """
         while self._missing(count) and self._complete_skeletons():
             pass
+        if guesses is not None and self._missing(count):
+            self.words, self._unseen = torch.unique(torch.cat([self.words, guesses.words.to(self.words)])), UNSEEN
+            for sentence in guesses.sentences:
+                self._consider(sentence, 0.0)
+            self._weigh()
         for _ in range(ROUNDS):
             if not self._missing(count):
                 break
@@ -158,7 +173,7 @@ class RoundedReader:
             return False
         if not len(self.words):
             special = torch.tensor([*sum(observed.target.special_tokens, ())], device=pairs.tokens.device)
-            words = pairs.tokens.unique()  # type: ignore[no-untyped-call]
+            words = torch.unique(pairs.tokens)
             self.words = words[~torch.isin(words, special)]
         completion = SkeletonCompletion(observed, pairs, self.contexts)
         completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients), self._consider)
@@ -206,7 +221,7 @@ class RoundedReader:
         if not score.depth or not starts:
             return
         fixed = [self._tensor(sentence) for sentence in self.found]
-        search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, self.words, missing=0))
+        search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, self.words, self._unseen))
         for ids in search.each_alone(search.one_beside_others(starts, fixed)):
             sentence = tuple(ids.tolist())
             self._candidates[sentence] = self.fit.misfit(sentence)

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Deadline, FedAvg
-from gradleak.leakage.low_rank import LowRankFit, fit_low_rank
+from gradleak.leakage.low_rank import LEVELS, LowRankFit, fit_low_rank
 
 LEAST, MOST, POINTS = 0.01, 30.0, 16
 """The function is tabulated at 0 and at so many sizes of the gradient of either sign, relative to the usual size."""
 
-ROUNDS = 3
-"""How often the points are weighted anew by the fit."""
+FIRST = 4
+"""Iterations of the first fit, to points that are weighted by their size alone; the others follow with the second."""
 
 NEAR, SLACK = 3.0, 0.03
 """Points within so many deviations of the fit are likely; at least within this fraction of the usual size."""
@@ -104,12 +104,11 @@ def solve_step(
         most_rank: the greatest rank.
         deadline: when to return the fit so far.
     """
-    fit = fit_low_rank(*solutions(model, steps, size, tolerance), deadline, most_rank)
-    for _ in range(ROUNDS - 1):
-        if deadline.passed:
-            break
-        fit = fit_low_rank(*solutions(model, steps, size, tolerance, fit), deadline, most_rank, fit.right)
-    return fit
+    fit = fit_low_rank(*solutions(model, steps, size, tolerance), deadline, most_rank, levels=LEVELS[:FIRST])
+    if deadline.passed:
+        return fit
+    better = solutions(model, steps, size, tolerance, fit)
+    return fit_low_rank(*better, deadline, most_rank, fit.right, LEVELS[FIRST - 1 :])
 
 
 def solutions(

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
-from gradleak.attacks.sieve.defended.batch_search import ContextSearch, decide_by_distance
-from gradleak.attacks.sieve.observed import RESTORED_LAYERS, ObservedUpdate
+from gradleak.attacks.sieve.defended.batch_search import ContextSearch, decide_by_scores
+from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
-from gradleak.attacks.sieve.rounded.reader import read_rounded
+from gradleak.attacks.sieve.rounded.reader import Guesses, read_rounded
 from gradleak.attacks.sieve.steps.moments import MomentModel, solutions, solve_step
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.labels import labels_from_classifier
@@ -32,6 +32,9 @@ from gradleak.targets import Projection, Target
 
 TOLERANCES = (0.01, 0.003)
 """How well the steps are known as a function of one gradient: the first while other steps may be wrong."""
+
+LAYERS = 2
+"""How many layers' contexts are solved for: what they show is nearly exact once the other steps are."""
 
 ROUNDS = 4
 """How often each step is read again at most."""
@@ -49,9 +52,9 @@ def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> Defen
     batch = batch_distance(observed).labelled([ids.tolist() for ids in sentences])
     reader = StepReader.of(search, batch)
     if reader is None:
-        return decide_by_distance(search, sentences)
+        return decide_by_scores(search, sentences)
     if not reader.run() and not observed.deadline.passed:
-        reader.take(decide_by_distance(search, reader.sentences))
+        reader.take(decide_by_scores(search, reader.sentences))
         reader.run()
     return reader.batch
 
@@ -72,7 +75,7 @@ class StepReader:
         self._observed, self._score, self._training, self._rows = search.observed, search.score, training, rows
         self.batch, observed = batch, search.observed
         target = observed.target
-        contexts = [(layer.attention_output,) for layer in target.layers[:RESTORED_LAYERS]]
+        contexts = [(layer.attention_output,) for layer in target.layers[:LAYERS]]
         self._groups: list[Sequence[Projection]] = [
             group
             for group in (observed.inputs.maps, *contexts)
@@ -80,6 +83,7 @@ class StepReader:
         ]
         head = [target.classifier_weight, target.classifier_bias]
         self._head = [name for name in head if name in observed.gradient]
+        self._words = torch.cat([search.words.found, *map(torch.tensor, batch.sentences)])
         self._difference = self._replayed(batch)
 
     @classmethod
@@ -154,7 +158,7 @@ class StepReader:
         alone = self._alone(step, tolerance)
         count = len(self._rows[step])
         guesses = [tuple(self.batch.sentences[row]) for row in self._rows[step]]
-        found = read_rounded(alone, count, alone.longest, STARTS, guesses)
+        found = read_rounded(alone, count, alone.longest, STARTS, Guesses(guesses, self._words))
         texts = found.sentences[:count]
         return texts, labels_from_classifier(alone.target, alone.gradient, texts) or found.labels[:count]
 
