@@ -10,7 +10,7 @@ the whole training comes closer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,8 +19,10 @@ from torch import Tensor
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.batch_search import ContextSearch, decide_by_scores
 from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.attacks.sieve.rounded.reader import Guesses, read_rounded
+from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.steps.moments import MomentModel, solutions, solve_step
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.labels import labels_from_classifier
@@ -39,8 +41,12 @@ LAYERS = 2
 ROUNDS = 4
 """How often each step is read again at most."""
 
-SPARE_TOKENS = 8
-"""The greatest rank of a step's gradient: the tokens of all steps, whose gradients are not quite known, and some."""
+MORE_TOKENS, SPARE_TOKENS = 2, 24
+"""The greatest rank of a step's gradient: so many times the tokens read of it so far, and some. Others that are not
+quite right leave traces in it."""
+
+FITS = 0.1
+"""A text with a misfit below this is right, or will be read again when the other steps are."""
 
 STARTS = 60
 """Skeletons that are completed at most where a step is read."""
@@ -63,7 +69,7 @@ class StepReader:
     """Reads one step after the other.
 
     Args:
-        search: holds the update, of several steps of Adam, and scores sentences.
+        search: holds the update, of several steps of Adam, and words that may occur.
         batch: what was read so far, in the client's order.
         training: the protocol.
         rows: the texts of each step, as numbers of the batch; no text is in two steps.
@@ -72,7 +78,7 @@ class StepReader:
     def __init__(
         self, search: ContextSearch, batch: DefendedReading, training: FedAvg, rows: list[list[int]]
     ) -> None:
-        self._observed, self._score, self._training, self._rows = search.observed, search.score, training, rows
+        self._observed, self._training, self._rows = search.observed, training, rows
         self.batch, observed = batch, search.observed
         target = observed.target
         contexts = [(layer.attention_output,) for layer in target.layers[:LAYERS]]
@@ -118,33 +124,37 @@ class StepReader:
         """Read all steps until no text changes, and return whether the client, replayed, sends this very update."""
         for tolerance in TOLERANCES:
             for _ in range(ROUNDS):
-                if not any([self._improve(step, tolerance) for step in self._doubtful()]):
+                before = self._difference
+                for step in range(len(self._rows)):  # a wrong step spoils later ones more than those before it
+                    if self._ended:
+                        break
+                    self._improve(step, tolerance)
+                if self._ended or self._difference == before:
                     break
-            if self._difference < REPLAYED_WHOLE or self._observed.deadline.passed:
-                break
         return self._difference < REPLAYED_WHOLE
 
-    def _doubtful(self) -> Iterator[int]:
-        """Yield all steps while the update is not explained, the one whose contexts fit least first."""
-        scores = self._score.each(self.sentences).tolist()
-        for step in sorted(range(len(self._rows)), key=lambda step: min(scores[row] for row in self._rows[step])):
-            if self._difference < REPLAYED_WHOLE or self._observed.deadline.passed:
-                return
-            yield step
+    @property
+    def _ended(self) -> bool:
+        return self._difference < REPLAYED_WHOLE or self._observed.deadline.passed
 
-    def _improve(self, step: int, tolerance: float) -> bool:
-        """Read one step again, and return whether other texts explain the update better."""
+    def _improve(self, step: int, tolerance: float) -> None:
+        """Read one step again unless its texts fit, and keep what is read if it explains the update better."""
+        if self._fits(step, tolerance):
+            return
         texts, labels = self._read(step, tolerance)
         if len(texts) != len(self._rows[step]):
-            return False
+            return
         sentences, classes = list(self.batch.sentences), list(self.batch.labels)
         for row, ids, label in zip(self._rows[step], texts, labels, strict=True):
             sentences[row], classes[row] = list(ids), label
-        if sentences == self.batch.sentences and classes == self.batch.labels:
-            return False
-        before = self._difference
-        self.take(DefendedReading(sentences, classes, self.batch.distance))
-        return self._difference < before
+        if sentences != self.batch.sentences or classes != self.batch.labels:
+            self.take(DefendedReading(sentences, classes, self.batch.distance))
+
+    def _fits(self, step: int, tolerance: float) -> bool:
+        """Return whether all texts of a step fit its gradient in the first layer's contexts."""
+        contexts = [group for group in self._groups if group[0] == self._observed.target.layers[0].attention_output]
+        fit = WeightFit(self._alone(step, tolerance, contexts), Remainder({}, {}, {}))
+        return all(fit.misfit(tuple(self.batch.sentences[row])) < FITS for row in self._rows[step])
 
     def _replayed(self, batch: DefendedReading) -> float:
         observed = self._observed
@@ -155,24 +165,24 @@ class StepReader:
 
     def _read(self, step: int, tolerance: float) -> tuple[list[tuple[int, ...]], list[int]]:
         """Return the texts and classes of one step."""
-        alone = self._alone(step, tolerance)
+        alone = self._alone(step, tolerance, self._groups)
         count = len(self._rows[step])
         guesses = [tuple(self.batch.sentences[row]) for row in self._rows[step]]
         found = read_rounded(alone, count, alone.longest, STARTS, Guesses(guesses, self._words))
         texts = found.sentences[:count]
         return texts, labels_from_classifier(alone.target, alone.gradient, texts) or found.labels[:count]
 
-    def _alone(self, step: int, tolerance: float) -> ObservedUpdate:
-        """Return the gradient of one step as an update of its own."""
+    def _alone(self, step: int, tolerance: float, groups: Sequence[Sequence[Projection]]) -> ObservedUpdate:
+        """Return the gradient of one step as an update of its own, of some maps and the classifier."""
         observed = self._observed
-        wanted = list(dict.fromkeys([*(part.weight for group in self._groups for part in group), *self._head]))
+        wanted = list(dict.fromkeys([*(part.weight for group in groups for part in group), *self._head]))
         names = list(observed.gradient), wanted
         replay = replayed_steps(observed.target, self._texts(self.batch), names, observed.protocol, step)
         gradients = replay.gradients
-        most = sum(map(len, self.batch.sentences)) + SPARE_TOKENS
+        most = MORE_TOKENS * sum(len(self.batch.sentences[row]) for row in self._rows[step]) + SPARE_TOKENS
         found = {name: torch.zeros_like(observed.gradient[name]) for name in wanted}
         floors: dict[str, NoiseFloor] = {}
-        for group in self._groups:
+        for group in groups:
             parts = [_stacked(group, each) for each in gradients]
             model = MomentModel.of(self._training, parts, step)
             steps = _stacked(group, observed.as_sent) - self._decay(_stacked(group, observed.target.parameters))
