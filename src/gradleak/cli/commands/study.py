@@ -144,7 +144,7 @@ def _check_records(path: Path | None) -> None:
 
 def _read_by(study: Study) -> Iterator[str]:
     """Yield every name in the study that may be a file or folder: datasets, models, settings of attacks."""
-    for grid in study.grids:
+    for grid in (*study.grids, *study.images):
         for dataset in grid.dataset:
             yield dataset.name
         for attack in grid.attack:

@@ -18,6 +18,7 @@ from typing import Any
 
 from gradleak.errors import GradleakError
 from gradleak.studies.report.conditions import CONDITIONS, canonical, parse_by
+from gradleak.studies.report.image_rows import ImageRow, image_rows
 from gradleak.studies.report.published import find_published
 from gradleak.studies.report.recorded_study import RecordedStudy, read_study
 from gradleak.studies.report.rows import Row, merge_cells
@@ -38,6 +39,7 @@ class Overview:
         failed: every error and the number of cells that ended with it, the most frequent first.
         stale: cells left out because a run has found them stale: each reason, and their number.
         old: cells shown although the next run will find them stale: each reason, and their number.
+        images: one per configuration of an image model, sorted.
     """
 
     study: str | None
@@ -49,6 +51,7 @@ class Overview:
     failed: tuple[tuple[str, int], ...]
     stale: tuple[tuple[str, int], ...] = ()
     old: tuple[tuple[str, int], ...] = ()
+    images: tuple[ImageRow, ...] = ()
 
     @cached_property
     def same(self) -> dict[str, Any]:
@@ -98,6 +101,7 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         failed=tuple(study.errors.most_common()),
         stale=tuple(study.stale.most_common()),
         old=tuple(Counter(filter(None, (cell.old for cell in study.cells))).most_common()),
+        images=image_rows(study, chosen),
     )
 
 
