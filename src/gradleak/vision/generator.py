@@ -14,13 +14,15 @@ from torch.nn.utils.parametrizations import spectral_norm
 LATENT = 128
 FIRST = 4  # pixels of the first map
 KERNEL, STRIDE, PADDING = 4, 2, 1
+SLOPE = 0.2  # of the leaky ReLU
+LAYER = ("kernel", "bias", "gain")
 
 
 class Generator(nn.Module):
     """Four transposed convolutions from a latent code to an image of 3 × 32 × 32 (Radford et al. 2016).
 
-    `forward` may be given weights of its own for each image: GI-GIP searches them, too. A transposed convolution is
-    then a matrix product for each image, whose columns are added up by `fold`.
+    GI-GIP searches weights for each image (`draw`). A transposed convolution is then a matrix product for each image,
+    whose columns are added up where they overlap.
 
     Args:
         width: channels of the last hidden map; twice and four times as many before it.
@@ -31,30 +33,49 @@ class Generator(nn.Module):
         super().__init__()
         self.width, self.latent = width, latent
         self.maps = (4 * width, 2 * width, width, 3)
-        self.register_parameter("start", nn.Parameter(torch.randn(latent, self.maps[0] * FIRST**2) / latent**0.5))
-        self.register_parameter("shift", nn.Parameter(torch.zeros(self.maps[0] * FIRST**2)))
-        for number, (inside, outside) in enumerate(zip(self.maps, self.maps[1:], strict=False)):
+        self.start = nn.Parameter(torch.randn(latent, self.maps[0] * FIRST**2) / latent**0.5)
+        self.shift = nn.Parameter(torch.zeros(self.maps[0] * FIRST**2))
+        for number, (inside, outside) in enumerate(itertools.pairwise(self.maps)):
             # A pixel of the output receives (kernel / stride)² = 4 products from each input map.
             kernel = torch.randn(inside, outside * KERNEL**2) * (2 / (4 * inside)) ** 0.5
             self.register_parameter(f"kernel{number}", nn.Parameter(kernel))
             self.register_parameter(f"bias{number}", nn.Parameter(torch.zeros(outside)))
             self.register_parameter(f"gain{number}", nn.Parameter(torch.ones(inside)))
 
-    def own_weights(self, images: int) -> dict[str, Tensor]:
-        """Return a copy of all weights for each of some images `[images, *shape]`."""
-        return {n: p.detach().expand(images, *p.shape).clone() for n, p in self.named_parameters()}
+    def features(self, codes: Tensor) -> Tensor:
+        """Return the first map `[images, channels · 16]` of codes `[images, latent]`."""
+        return codes @ self.start + self.shift
 
-    def forward(self, codes: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    def forward(self, codes: Tensor) -> Tensor:
         """Return images in [0, 1] `[images, 3, 32, 32]` of codes `[images, latent]`."""
-        own = weights or {name: parameter[None] for name, parameter in self.named_parameters()}
-        flat = (codes[:, None, :] @ own["start"])[:, 0] + own["shift"]
-        signal = flat.view(-1, self.maps[0], FIRST, FIRST)
-        if weights is None:
-            signal = signal.contiguous(memory_format=torch.channels_last)  # as a GPU convolves fastest
+        signal = self.features(codes).view(-1, self.maps[0], FIRST, FIRST)
+        signal = signal.contiguous(memory_format=torch.channels_last)  # as a GPU convolves fastest
+        for number, (inside, outside) in enumerate(itertools.pairwise(self.maps)):
+            kernel, bias, gain = (self.get_parameter(f"{name}{number}") for name in LAYER)
+            signal = F.leaky_relu(_normalised(signal) * gain[:, None, None], SLOPE)
+            kernels = kernel.view(inside, outside, KERNEL, KERNEL)
+            signal = F.conv_transpose2d(signal, kernels, bias, STRIDE, PADDING)
+        return torch.sigmoid(signal)
+
+    def own_weights(self, images: int) -> dict[str, Tensor]:
+        """Return weights of all layers after the first map, a copy for each of some images `[images, *shape]`.
+
+        Kernels are `[images, out · 16, in]`, as `draw` multiplies them.
+        """
+        own = {}
+        for name in (f"{kind}{number}" for number in range(len(self.maps) - 1) for kind in LAYER):
+            weight = self.get_parameter(name).detach()
+            laid_out = (weight.T if weight.ndim == 2 else weight)[None]
+            own[name] = laid_out.repeat(images, *(1 for _ in weight.shape))
+        return own
+
+    def draw(self, features: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """Return images of first maps `[images, channels · 16]`, each with weights of its own (`own_weights`)."""
+        signal = features.view(-1, self.maps[0], FIRST, FIRST)
         for number in range(len(self.maps) - 1):
-            gain = own[f"gain{number}"][:, :, None, None]
-            signal = F.leaky_relu(_normalised(signal) * gain, 0.2)
-            signal = _transposed_convolution(signal, own[f"kernel{number}"]) + own[f"bias{number}"][:, :, None, None]
+            kernel, bias, gain = (weights[f"{name}{number}"] for name in LAYER)
+            signal = F.leaky_relu(_normalised(signal) * gain[:, :, None, None], SLOPE)
+            signal = _own_convolution(signal, kernel) + bias[:, :, None, None]
         return torch.sigmoid(signal)
 
 
@@ -63,12 +84,9 @@ def _normalised(signal: Tensor) -> Tensor:
     return signal * torch.rsqrt(signal.square().mean(dim=1, keepdim=True) + 1e-6)
 
 
-def _transposed_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
-    """Return the transposed convolution with kernels `[images or 1, in, out · 16]`."""
-    if len(kernel) == 1:
-        shared = kernel[0].view(kernel.shape[1], -1, KERNEL, KERNEL)
-        return F.conv_transpose2d(signal, shared, None, STRIDE, PADDING)
-    columns = kernel.transpose(1, 2) @ signal.flatten(2)  # [images, out · 16, places]
+def _own_convolution(signal: Tensor, kernel: Tensor) -> Tensor:
+    """Return the transposed convolution of each image with a kernel of its own `[images, out · 16, in]`."""
+    columns = kernel @ signal.flatten(2)  # [images, out · 16, places]
     pieces = columns.view(len(signal), -1, KERNEL, KERNEL, *signal.shape[2:])
     rows = _interleaved(pieces.unbind(2), 3)  # [images, out, 4, 2 · height, width]
     return _interleaved(rows.unbind(2), 3)

@@ -23,10 +23,10 @@ from gradleak.vision.target import ImageTarget
 def attack_images(
     cell: ImageCell, target: ImageTarget, images: ImageSet, listener: Listener | None
 ) -> tuple[ImageRecord, ...]:
-    """Return a record of every image of a cell.
+    """Return a record of every image of a cell, without LPIPS where its weights are missing.
 
     Raises:
-        GradleakError: if images, labels or attack do not fit the model; LPIPS is left out where its weights are missing.
+        GradleakError: if images, labels or attack do not fit the model.
     """
     use_full_precision()
     images.check(target.size, target.num_labels)
