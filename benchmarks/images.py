@@ -55,7 +55,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "noise": ("noise:0.1",),
 }
 PAPER_SECONDS = 1.5 * 3600  # of one training, on an RTX 2080
-IG_STEPS, GIP_STEPS, GIP_WEIGHT_STEPS = 4_800, 600, 8_000
+IG_STEPS, GIP_STEPS, GIP_WEIGHT_STEPS = 4_800, 500, 5_000
 FIRST_HALF, SHIFTED = 5, 25_000  # classes that clients have, and auxiliary images, where their distribution differs
 
 

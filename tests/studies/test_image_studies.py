@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from study_tools import rows, toml
 
-from gradleak.cli.app import main
+from gradleak.cli import main
 from gradleak.errors import GradleakError
-from gradleak.studies import Event, ImageCell, InProcess, Planned, Processes, Store, Study, load_study, run_study
+from gradleak.studies import Event, ImageCell, InProcess, Processes, Store, Study, load_study, run_study
+from gradleak.studies.execution.events import Planned
 from gradleak.studies.report.export import as_record, to_csv
 from gradleak.studies.report.summary import summarise
 from gradleak.studies.report.tables import text_tables
@@ -109,9 +110,7 @@ def test_rows_merge_cells_and_stand_beside_the_papers_figures(tmp_path: Path) ->
     assert len(summarise(path, ["attack"]).images) == 1
 
 
-def test_the_papers_figures_are_shown_for_the_papers_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_papers_figures_are_shown_beside_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study, path = image_study(tmp_path, defense=[["sign"]]), tmp_path / "mine.db"
     run_study(study, path, executor=InProcess("cpu"))
     with closing(sqlite3.connect(path)) as file, file:  # as if these were the published settings, in the ready study

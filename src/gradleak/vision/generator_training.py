@@ -98,8 +98,9 @@ def train_generator(
         judges.zero_grad(set_to_none=True)
         torch.autograd.backward(judged)
         judges.step()
+        every = torch.cat([codes[1], principal(real)])
         with bfloat16(device):
-            drawn = generator(torch.cat([codes[1], principal(real)]))
+            drawn = generator(every)
             fooled = -critic(drawn[:batch]).float().mean()
         error = mse_loss(drawn[batch:].float(), real)
         makers.zero_grad(set_to_none=True)

@@ -125,6 +125,18 @@ def matching_loss(seen: Observation, gradients: Tensor) -> Tensor:
     return (_units(kept) - _units(seen.sent)).square().sum(dim=1) / 2
 
 
+def excess(seen: Observation, gradients: Tensor) -> Tensor:
+    """Return how far candidates' gradients `[clients, entries]` are from any that pruning would have sent so.
+
+    The squared distance of each client, relative to what was sent: sent entries differ by their difference, the others
+    by what they have beyond the smallest that was sent. Unlike `matching_loss` it counts sizes, and entries not sent.
+    """
+    kept = seen.sent != 0
+    beyond = (gradients.abs() - _limits(seen)).clamp_min(0)
+    misfit = torch.where(kept, gradients - seen.sent, beyond).square().sum(dim=1)
+    return misfit / seen.sent.square().sum(dim=1).clamp_min(1e-12)
+
+
 def _units(vectors: Tensor) -> Tensor:
     return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(1e-12)
 

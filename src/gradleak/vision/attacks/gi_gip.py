@@ -21,13 +21,31 @@ CODES_SHARE = 0.25  # of a limited time, in equal parts for the starts
 FEATURE_RATE = 20.0  # learning rate of the generator's first map, in units of that of the weights
 BETAS = (0.9, 0.99)
 EPSILON = 1e-15  # of Adam: distances close to a match have slopes of 1e-9
-ROUGHNESS: Mapping[Channel, tuple[float, float]] = {
-    "exact": (1e-5, 1e-7),
-    "noise": (1e-2, 1e-2),
-    "sign": (1e-2, 1e-2),
-    "pruned": (1e-2, 1e-2),
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to search under one way of sending: chosen on a few images, with a generator that was trained in a minute.
+
+    Attributes:
+        norm: weight of the code's mean square; large where what was sent tells little.
+        rate: learning rate of the weights.
+        roughness: weight of total variation at the start and the end of a descent.
+        share: of the steps over the weights; more of them fit the noise, or what was not sent.
+    """
+
+    norm: float
+    rate: float
+    roughness: tuple[float, float]
+    share: float = 1.0
+
+
+MANNERS: Mapping[Channel, Manner] = {
+    "exact": Manner(1e-4, 3e-2, (1e-5, 1e-7)),
+    "noise": Manner(1e-3, 2e-3, (1e-2, 1e-2), 0.02),
+    "sign": Manner(1e-3, 1e-2, (1e-2, 1e-2), 0.3),
+    "pruned": Manner(1e-2, 1e-3, (1e-2, 1e-2), 0.02),
 }
-"""Weight of total variation at the start and the end of a descent, by the way in which the gradient was sent."""
 
 
 @register_image_attack
@@ -43,7 +61,8 @@ class GiGip(ImageAttack):
     name: ClassVar[str] = "gi-gip"
     paper: ClassVar[str] = "Gradient Inversion with Generative Image Prior"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
+        "best": {},
+        "paper": {"limits": False},
         "fast": {"steps": 100, "weight_steps": 300, "starts": 2},
     }
 
@@ -53,10 +72,15 @@ class GiGip(ImageAttack):
     starts: int = setting(4, "codes from which the search starts; the best is kept", least=1)
     steps: int = setting(500, "steps over the code", least=1)
     lr: float = setting(0.05, "learning rate of the code", above=0)
-    weight_steps: int = setting(3_000, "steps over the weights", least=0)
-    weight_lr: float = setting(1e-2, "learning rate of the weights", above=0)
+    weight_steps: int = setting(3_000, "steps over the weights; a part of them under a defense", least=0)
+    weight_lr: float | None = setting(
+        None, "learning rate of the weights; none for one that suits the defense", above=0
+    )
     tv: float | None = setting(None, "weight of total variation; none for one that suits the defense", least=0)
-    norm: float = setting(1e-4, "weight of the code's mean square", least=0)
+    norm: float | None = setting(None, "weight of the code's mean square; none for one that suits the defense", least=0)
+    limits: bool = setting(
+        True, "under pruning, count sizes and the entries that were not sent, too", paper="cosine of those sent alone"
+    )
 
     def run(self, search: Search) -> tuple[Tensor, tuple[str, ...]]:
         """Search codes, keep each client's best, then search weights."""
@@ -66,9 +90,11 @@ class GiGip(ImageAttack):
             features = generator.features(codes)
         weights = generator.own_weights(len(codes))
         leaves = [features, *weights.values()]
-        rates = [FEATURE_RATE * self.weight_lr, *(self.weight_lr for _ in weights)]
-        seconds = search.deadline.left
-        self._descend(search, leaves, rates, self.weight_steps, seconds, lambda: generator.draw(features, weights))
+        manner = MANNERS[search.seen.channel]
+        rate = self.weight_lr or manner.rate
+        rates = [FEATURE_RATE * rate, *(rate for _ in weights)]
+        steps, seconds = math.ceil(manner.share * self.weight_steps), search.deadline.left
+        self._descend(search, leaves, rates, steps, seconds, lambda: generator.draw(features, weights))
         with torch.no_grad():
             return generator.draw(features, weights).view(search.shape), note
 
@@ -77,17 +103,20 @@ class GiGip(ImageAttack):
         count = search.shape[0] * search.shape[1]
         best_codes, best = torch.zeros(0), torch.full((search.shape[0],), math.inf, device=search.target.device)
         seconds = search.deadline.left * CODES_SHARE / self.starts
+        norm = MANNERS[search.seen.channel].norm if self.norm is None else self.norm
         for _ in range(self.starts):
             codes = search.normal(count, generator.latent)
-            self._descend(
-                search, [codes], [self.lr], self.steps, seconds, lambda own=codes: generator(own), norm=self.norm
-            )
+            self._descend(search, [codes], [self.lr], self.steps, seconds, lambda own=codes: generator(own), norm=norm)
             with torch.no_grad():
-                distances = search.distances(generator(codes).view(search.shape))
+                distances = self._distances(search, generator(codes).view(search.shape))
                 better = (distances < best).repeat_interleave(search.shape[1])
                 kept = best_codes.to(codes) if len(best_codes) else codes
                 best_codes, best = torch.where(better[:, None], codes, kept), torch.minimum(distances, best)
         return best_codes.detach().clone()
+
+    def _distances(self, search: Search, images: Tensor) -> Tensor:
+        told_more = self.limits and search.seen.channel == "pruned"
+        return search.excesses(images) if told_more else search.distances(images)
 
     def _descend(
         self,
@@ -115,7 +144,7 @@ class GiGip(ImageAttack):
         groups = [{"params": [leaf], "lr": rate} for leaf, rate in zip(leaves, rates, strict=True)]
         # Fused: the weights of a thousand clients are gigabytes, and every pass over them counts.
         optimizer = torch.optim.Adam(groups, betas=BETAS, eps=EPSILON, fused=True)
-        first, last = ROUGHNESS[search.seen.channel] if self.tv is None else (self.tv, self.tv)
+        first, last = MANNERS[search.seen.channel].roughness if self.tv is None else (self.tv, self.tv)
         limited = search.deadline.limited
         deadline = search.deadline.sooner(max(seconds, 1e-3)) if limited else search.deadline
         for step in range(steps):
@@ -125,7 +154,7 @@ class GiGip(ImageAttack):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * 0.5 * (1 + math.cos(math.pi * done))
             images = draw().view(search.shape)
-            distances = search.distances(images)
+            distances = self._distances(search, images)
             roughness = first * (last / first) ** done if first > 0 else 0.0
             loss = distances.sum() + roughness * total_variation(images).sum()
             if norm:
