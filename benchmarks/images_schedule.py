@@ -47,11 +47,12 @@ def gi_gip(defense: str, seconds: int) -> StageJob:
     return StageJob(f"attack:gi-gip:{defense}", limit, seconds + START, leaves, "generator.safetensors")
 
 
-def variant(tag: str, defense: str, *options: str, rounds: int = 1) -> StageJob:
+def variant(tag: str, defense: str, *options: str, rounds: int = 1, images: int = 1) -> StageJob:
     """Return a short training of an inverter and its attack on 500 images; all variants have the same limits."""
     limits = ("--seconds", "18", "--matching-seconds", "9", "--refiner-seconds", "9", "--take", "500")
-    chosen = (*limits, "--rounds", str(rounds), "--tag", f"{tag}-", *options)
-    return StageJob(f"train:{defense}", chosen, START + 30 + 28 * rounds, f"scores-{tag}-lti-{defense}.json")
+    chosen = (*limits, "--rounds", str(rounds), "--images", str(images), "--tag", f"{tag}-", *options)
+    seconds = START + 30 + (20 + 8 * images) * rounds
+    return StageJob(f"train:{defense}", chosen, seconds, f"scores-{tag}-lti-{defense}.json")
 
 
 def jobs(generator_seconds: int, gip_seconds: int) -> list[StageJob]:
@@ -64,7 +65,7 @@ def jobs(generator_seconds: int, gip_seconds: int) -> list[StageJob]:
         for defense in ("sign", "noise")
         for count in (50_000, 5_000, 500)
     ]
-    batches = [variant("batch4", defense, "--images", "4") for defense in ("none", "sign", "noise")]
+    batches = [variant("batch4", defense, images=4) for defense in ("none", "sign", "noise")]
     shifts = [variant(f"beta-{beta}", "sign", "--beta", beta) for beta in ("1", "0.01", "0")]
     large = ("--model", "resnet20", "--hidden", "1000,1000", "--batch", "256")
     larger = [variant("resnet20", defense, *large, rounds=0) for defense in ("none", "noise")]
@@ -75,7 +76,7 @@ def jobs(generator_seconds: int, gip_seconds: int) -> list[StageJob]:
             for defense in ("pruning", "none")
             for count in (50_000, 5_000, 500)
         ),
-        variant("batch4", "pruning", "--images", "4"),
+        variant("batch4", "pruning", images=4),
     ]
     return [first, *attacks, *sizes, *batches, *shifts, *larger, *rest]
 

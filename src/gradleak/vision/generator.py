@@ -54,7 +54,7 @@ class Generator(nn.Module):
             signal = F.leaky_relu(_normalised(signal) * gain[:, None, None], SLOPE)
             kernels = kernel.view(inside, outside, KERNEL, KERNEL)
             signal = F.conv_transpose2d(signal, kernels, bias, STRIDE, PADDING)
-        return torch.sigmoid(signal)
+        return torch.sigmoid(signal.float())  # the steps of half precision would tell drawn images from real ones
 
     def own_weights(self, images: int) -> dict[str, Tensor]:
         """Return weights of all layers after the first map, a copy for each of some images `[images, *shape]`.

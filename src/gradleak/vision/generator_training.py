@@ -102,7 +102,7 @@ def train_generator(
         with bfloat16(device):
             drawn = generator(every)
             fooled = -critic(drawn[:batch]).float().mean()
-        error = mse_loss(drawn[batch:].float(), real)
+        error = mse_loss(drawn[batch:], real)
         makers.zero_grad(set_to_none=True)
         torch.autograd.backward(fooled + RECONSTRUCTION * error)
         makers.step()
@@ -120,6 +120,6 @@ def _judged(generator: Generator, critic: Critic, real: Tensor, codes: Tensor) -
     with bfloat16(real.device):
         with torch.no_grad():
             drawn = generator(codes)
-        shown = torch.cat([real, drawn.float()]).contiguous(memory_format=torch.channels_last)
+        shown = torch.cat([real, drawn]).contiguous(memory_format=torch.channels_last)
         scores = critic(shown).float()
     return (1 - scores[: len(real)]).relu().mean() + (1 + scores[len(real) :]).relu().mean()
