@@ -84,7 +84,7 @@ def train_generator(
     pace = Pace(steps, seconds)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        generator, critic = Generator(width).to(device), Critic(width).to(device, memory_format=torch.channels_last)
+        generator, critic = Generator(width).to(device), Critic(width).to(device)
         principal = PrincipalCodes.of(auxiliary.images(slice(0, MEASURED)), generator.latent)
     averaged = copy.deepcopy(generator).requires_grad_(False)
     makers = torch.optim.Adam(generator.parameters(), lr=RATE, betas=(0.0, 0.9), fused=True)
