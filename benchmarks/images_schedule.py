@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -144,7 +145,7 @@ def pack(out: Path, folder: Path) -> None:
     pictures = {name: found for name, (_, found) in runs.items() if found is not None}
     # Answers after fewer rounds are scored in the records and need no pictures.
     kept = sorted((name for name in pictures if "lti0" not in name), key=lambda name: not name.startswith("gi-gip"))
-    part: dict[str, np.ndarray] = {}
+    part: dict[str, Any] = {}
     number = 0
     for name in [*kept, ""]:
         if not name or sum(found.nbytes for found in part.values()) + pictures[name].nbytes > LARGEST:

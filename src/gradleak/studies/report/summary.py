@@ -55,11 +55,14 @@ class Overview:
 
     @cached_property
     def same(self) -> dict[str, Any]:
-        """The conditions that are the same in all rows."""
+        """The conditions that are the same in all rows, of images where there are no others."""
+        rows: Sequence[Row | ImageRow] = self.rows or self.images
         return {
-            name: self.rows[0].conditions[name]
+            name: rows[0].conditions[name]
             for name in CONDITIONS
-            if self.rows and len({canonical(row.conditions[name]) for row in self.rows} | {canonical(None)}) == 2
+            if rows
+            and name in rows[0].conditions
+            and len({canonical(row.conditions[name]) for row in rows} | {canonical(None)}) == 2
         }
 
     @cached_property

@@ -70,7 +70,8 @@ def notes(overview: Overview) -> list[str]:
     if lost:
         lines.append(f"up to {_count(lost, 'sentence')} of a row cannot be represented by the tokenizer: never exact")
     papers: dict[str, set[str]] = {}
-    beside = [row.published for row in (*overview.rows, *overview.utilities, *overview.images)]
+    beside = [row.published for row in overview.rows] + [utility.published for utility in overview.utilities]
+    beside += [row.published for row in overview.images]
     for published in filter(None, beside):
         papers.setdefault(published.source, set()).add(published.target)
     lines += [f"paper: {source}, on {', '.join(sorted(targets))}" for source, targets in papers.items()]

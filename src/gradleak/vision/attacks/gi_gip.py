@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -106,7 +107,8 @@ class GiGip(ImageAttack):
         norm = MANNERS[search.seen.channel].norm if self.norm is None else self.norm
         for _ in range(self.starts):
             codes = search.normal(count, generator.latent)
-            self._descend(search, [codes], [self.lr], self.steps, seconds, lambda own=codes: generator(own), norm=norm)
+            draw = partial(generator, codes)
+            self._descend(search, [codes], [self.lr], self.steps, seconds, draw, norm=norm)
             with torch.no_grad():
                 distances = self._distances(search, generator(codes).view(search.shape))
                 better = (distances < best).repeat_interleave(search.shape[1])
