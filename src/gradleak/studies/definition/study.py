@@ -37,7 +37,7 @@ from gradleak.studies.definition.specs import (
     ImageModelSpec,
     UtilityGrid,
 )
-from gradleak.targets.identity import file_hash, folder_hash
+from gradleak.targets.identity import WEIGHTS, file_hash, folder_hash
 from gradleak.vision.runs import knowledge_of
 
 READY_FOLDER = "ready"
@@ -261,11 +261,12 @@ def _image_cells(grid: ImageGrid, library: Library) -> Iterator[ImageCell]:
 
 
 def _contents(attack: AttackSpec | ImageAttackSpec) -> dict[str, str]:
-    """Return a hash of every file and folder that the attack's settings name, such as a prior or an inverter."""
+    """Return a hash of all weights that the attack's settings name: a folder of them, or a file."""
     settings = asdict(attack.build())
     named = {key: Path(value) for key, value in settings.items() if isinstance(value, str)}
     folders = {key: folder_hash(path, deep=True) for key, path in named.items() if path.is_dir()}
-    return folders | {key: file_hash(path) for key, path in named.items() if path.is_file()}
+    files = {key: path for key, path in named.items() if path.suffix in WEIGHTS and path.is_file()}
+    return folders | {key: file_hash(path) for key, path in files.items()}
 
 
 def _check_size(study: Study) -> None:
