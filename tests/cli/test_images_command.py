@@ -41,20 +41,6 @@ def test_an_inverter_is_trained_and_used(run: Run, tmp_path: Path) -> None:
     assert "40 auxiliary images" in answer.out
 
 
-def test_table1_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
-    options = ["--take", "0:1", "--attacks", "ig", "--set", "ig.steps=2", "-o", tmp_path]
-    first = run("images", "table1", *options)
-    assert first.code == 0, first.err
-    assert "(0.022 / 22.3 / 0.263)" in first.out
-    (tmp_path / "ig-sign.json").unlink()
-    again = run("images", "table1", *options)
-    assert "ig under sign" in again.out
-    assert "ig under none" not in again.out
-    other = run("images", "table1", *options, "--seed", "1")
-    assert other.code == 2
-    assert "give another folder" in other.err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -26,7 +26,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Update, settle_kind
 from gradleak.federation import Client, FedAvg
 from gradleak.studies.definition.study import load_study
-from gradleak.studies.records.soundness import BATCHES, TABLES
+from gradleak.studies.records.soundness import LATER, TABLES
 from gradleak.studies.records.store import Store
 from gradleak.studies.report.export import to_csv, to_json, to_latex
 from gradleak.studies.report.summary import summarise
@@ -142,7 +142,7 @@ def write_databases(folder: Path) -> list[bytes]:
     }
     utility = {"kind": "utility", "target": {"name": "tiny"}, "defenses": [], "seed": 0, "train": {"name": "cola"}}
     file = sqlite3.connect(path)
-    file.executescript(TABLES + BATCHES)
+    file.executescript(TABLES + LATER)
     file.execute("INSERT INTO meta VALUES ('title', 'a study'), ('stale', '{\"c\": \"other weights\"}')")
     for name, config, status in (("a", attack, "done"), ("b", utility, "done"), ("c", attack, "failed")):
         row = (name, config["kind"], json.dumps(config), status, "an error", 1, 2.0, "now", "0.1", None, None)

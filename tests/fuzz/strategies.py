@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gradleak.studies.records.soundness import BATCHES, TABLES
+from gradleak.studies.records.soundness import LATER, TABLES
 
 ODD_TEXTS = ["", "\x1b[31m", "\u202e", "nan", "inf", "1e-320", "1e309", "-1", "9" * 30, "9" * 400, "a\0b", "\ud800"]
 texts = st.one_of(st.sampled_from(ODD_TEXTS[:-1]), st.text(max_size=12))
@@ -107,7 +107,7 @@ sql_values = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(), st.none(),
 def databases(draw: st.DrawFn) -> bytes:
     """Return a file of records whose descriptions and numbers may be of any kind."""
     with closing(sqlite3.connect(":memory:")) as file:
-        file.executescript(TABLES + (BATCHES if draw(st.booleans()) else ""))
+        file.executescript(TABLES + (LATER if draw(st.booleans()) else ""))
         for number in range(draw(st.integers(0, 2))):
             changed = draw(st.dictionaries(st.sampled_from(CONFIG_KEYS), values, max_size=2))
             text = draw(st.one_of(st.just(json.dumps(SOUND | changed)), texts))

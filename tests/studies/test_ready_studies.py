@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gradleak.attacks import ATTACKS
-from gradleak.studies import AttackCell, Cell
+from gradleak.studies import AttackCell, Cell, ImageCell
 from gradleak.studies.definition.library import Library
 from gradleak.studies.definition.study import load_study, ready_studies
 from gradleak.studies.report.conditions import CONDITIONS, OURS
-from gradleak.studies.report.published import FIGURES, Published, find_published, published_rows
+from gradleak.studies.report.published import FIGURES, IMAGE_FIGURES, Published, find_published, published_rows
+from gradleak.vision.attacks import IMAGE_ATTACKS
 
 OF_THE_PAPER = {"grab-table4": "large"}
 """Studies whose paper has other settings for its model than the preset `paper` has."""
@@ -27,7 +28,7 @@ PAPERS = {
     ),
     "fet": ("table1", "table2", "table3", "table4"),
     "edr": ("table1",),
-    "lti": ("table2",),
+    "lti": ("table1", "table2"),
 }
 BEYOND = {("grab-table10", 128)}  # batch sizes that the paper has and the shipped samples do not fill
 LIBRARY = Library()  # every dataset is read once
@@ -55,7 +56,7 @@ def test_ready_study_loads_and_leaves_out_only_attacks_that_are_not_there(name: 
     assert study.title
     assert study.paper == (None if name in OF_NO_PAPER else name.partition("-")[0])
     assert not set(study.unavailable) & set(ATTACKS)
-    assert all(cell.target.name == "tiny" for cell in cells_of(name))
+    assert all(cell.target.name == ("lenet" if cell.kind == "images" else "tiny") for cell in cells_of(name))
 
 
 def test_quick_study_needs_nothing_that_is_not_there() -> None:
@@ -135,6 +136,13 @@ def rows_of(name: str) -> list[dict[str, Any]]:
                     "knowledge": knowledge if knowledge == "paper" else sorted(knowledge),
                 }
             )
+    for grid in source(name).get("images", ()):
+        for dataset, size, defense, attack in product(
+            grid["dataset"], grid["batch_size"], grid["defense"], grid["attack"]
+        ):
+            conditions = {"attack": attack["name"], "preset": attack["preset"], "settings": {}, "target": "lenet"}
+            conditions |= {"dataset": dataset["name"], "batch_size": size, "defense": " + ".join(defense) or "none"}
+            rows.append(conditions)
     return rows
 
 
@@ -157,10 +165,12 @@ def test_every_published_row_is_sound_and_belongs_to_a_row_of_the_study(name: st
     for row in published_rows(name):
         assert set(row.conditions) <= set(CONDITIONS)
         assert row.target
-        assert set(row.figures) <= set(FIGURES)
+        assert set(row.figures) <= {*FIGURES, *IMAGE_FIGURES}
         assert -1 <= row.figures.get("mcc", 0) <= 1
         assert row.figures.get("epsilon", 1) > 0
-        if "attack" in row.conditions:
+        if set(row.figures) == set(IMAGE_FIGURES):
+            assert sum(row.fits(conditions) for conditions in wanted) == 1, row
+        elif "attack" in row.conditions:
             assert {"rouge1", "rouge2", "rougeL"} <= set(row.figures)
             beyond = ("mcc", "seconds", "epsilon")
             assert all(0 <= value <= 100 for key, value in row.figures.items() if key not in beyond)
@@ -187,9 +197,10 @@ def test_published_figures_stand_beside_the_papers_preset_alone(name: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_repeats_a_papers_table_runs_the_papers_attack(name: str) -> None:
-    named = {(cell.attack.name, cell.attack.preset) for cell in cells_of(name) if isinstance(cell, AttackCell)}
+    attacking = [cell for cell in cells_of(name) if isinstance(cell, AttackCell | ImageCell)]
+    named = {(cell.attack.name, cell.attack.preset) for cell in attacking}
     papers = {row.conditions["attack"] for row in published_rows(name) if "attack" in row.conditions}
-    assert {(attack, OF_THE_PAPER.get(name, "paper")) for attack in papers & set(ATTACKS)} <= named
+    assert {(attack, OF_THE_PAPER.get(name, "paper")) for attack in papers & {*ATTACKS, *IMAGE_ATTACKS}} <= named
 
 
 def figures(study: str, target: str, **conditions: Any) -> Published:
@@ -264,6 +275,12 @@ def test_other_published_figures_are_those_of_the_paper() -> None:
     assert figures("fet-table4", TINY, attack="fet").figures["seconds"] == 43.27
     lti = figures("lti-table2", "transformer-3-layers", attack="tag", defense="prune-global:0.99")
     assert lti.figures["token_accuracy"] == 34.34
+
+
+def test_published_figures_of_images_are_those_of_the_paper() -> None:
+    found = figures("lti-table1", "lenet", attack="gi-gip", defense="prune-global:0.99")
+    assert found.figures == {"mse": 0.043, "psnr": 14.356, "lpips": 0.474}
+    assert len(published_rows("lti-table1")) == 12
 
 
 def test_own_model_comes_before_the_papers_main_one() -> None:

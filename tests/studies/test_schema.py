@@ -105,7 +105,7 @@ WRONG_STUDIES = [
     ("nmae = 'x'\n" + table("grid", GRID), "my.toml: unknown key 'nmae'; did you mean 'name'?"),
     ("name = 3\n" + table("grid", GRID), "my.toml, name: takes text in quotes, not 3"),
     ("name = 'a/b'\n" + table("grid", GRID), "my.toml, name: takes letters, digits"),
-    ("title = 'x'", "my.toml: holds no [[grid]] and no [[utility]]"),
+    ("title = 'x'", "my.toml: holds no [[grid]], [[utility]] or [[images]]"),
     ("[grid]\nseed = 0", "my.toml, grid: is written with two brackets on each side: [[…]]"),
     ("[[grid]", "my.toml: is not valid TOML:"),
     ("[[grid]]\ntarget = 'tiny'", "my.toml, grid 1: lacks dataset and attack"),

@@ -20,7 +20,7 @@ import gradleak.cli.app as command_line
 from gradleak.cli import main as command_line_main
 from gradleak.cli.commands.study_show import fitting_columns, show
 from gradleak.errors import GradleakError
-from gradleak.studies.records.soundness import BATCHES, TABLES
+from gradleak.studies.records.soundness import LATER, TABLES
 from gradleak.studies.report.conditions import CLIENT_CONDITIONS, CONDITIONS, in_words
 from gradleak.studies.report.intervals import bootstrap
 from gradleak.studies.report.summary import summarise
@@ -290,7 +290,7 @@ def test_interval_of_many_sentences_joins_that_of_few() -> None:
 
 def count_batches(path: Path, *records: tuple[str, int, int, int, int, int]) -> None:
     with closing(sqlite3.connect(path)) as file, file:
-        file.execute(BATCHES)
+        file.executescript(LATER)
         file.executemany("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", records)
 
 

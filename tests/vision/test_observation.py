@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_images import private, small_target
 
-from gradleak.vision.observation import matching_loss, negative_log_likelihood, observe
+from gradleak.vision.observation import excess, matching_loss, negative_log_likelihood, observe
 from gradleak.vision.sample_gradients import flat
 
 
@@ -49,6 +49,28 @@ def test_the_true_gradient_has_the_least_distance(defense: tuple[str, ...]) -> N
     assert (matching_loss(seen, true) < matching_loss(seen, other)).all()
     one, two = (negative_log_likelihood(seen, gradient, 1e-3) for gradient in (true, other))
     assert (one < two).all()
+
+
+@pytest.mark.parametrize("defense", ["prune-global:0.9", "prune:0.9"])
+def test_what_pruning_would_have_sent_so_has_no_excess(defense: str) -> None:
+    target = small_target()
+    images, labels, seen = private(target, 2, defense)
+    true = flat(target.gradients(images, labels))
+    assert (excess(seen, true) < 1e-8).all()
+    assert (excess(seen, 2 * true) > 0.5).all()  # a cosine sees no sizes
+    unsent = torch.where(seen.sent == 0, true + 10, true)
+    assert (excess(seen, unsent) > 1).all()
+    torch.testing.assert_close(matching_loss(seen, unsent), matching_loss(seen, true), atol=1e-6, rtol=0)
+
+
+def test_the_distance_of_near_matches_has_digits_left() -> None:
+    target = small_target()
+    images, labels, seen = private(target, 1)
+    true = flat(target.gradients(images, labels))
+    off = true + 1e-4 * true.norm() * torch.nn.functional.normalize(torch.randn(true.shape), dim=1)
+    one, two = true.double()[0], off.double()[0]
+    cosine = float(1 - one @ two / (one.norm() * two.norm()))
+    assert float(matching_loss(seen, off)) == pytest.approx(cosine, rel=1e-3)
 
 
 def test_sign_loss_counts_wrong_signs_alone() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gradleak.audit.scenario import CapturedBatch, ClientSettings, Scenario, TargetSpec
-    from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
+    from gradleak.studies.definition.cells import AttackCell, Cell, ImageCell, UtilityCell
     from gradleak.studies.definition.library import Library
     from gradleak.studies.definition.study import Study, load_study, ready_studies
     from gradleak.studies.execution.driver import RunOptions, Summary, run_study
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gradleak.studies.execution.executors import Executor, InProcess, Processes
     from gradleak.studies.execution.ray_cluster import RayCluster
     from gradleak.studies.execution.utility import FineTuning, Utility, measure_utility
-    from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
+    from gradleak.studies.records.outcome import BatchRecord, Failure, ImageRecord, Outcome, Sentence, UtilityRecord
     from gradleak.studies.records.store import Store
 
 __all__ = [
@@ -41,6 +41,8 @@ __all__ = [
     "Executor",
     "Failure",
     "FineTuning",
+    "ImageCell",
+    "ImageRecord",
     "InProcess",
     "Library",
     "Outcome",
@@ -73,6 +75,8 @@ _HOMES = {
     "Executor": "gradleak.studies.execution.executors",
     "Failure": "gradleak.studies.records.outcome",
     "FineTuning": "gradleak.studies.execution.utility",
+    "ImageCell": "gradleak.studies.definition.cells",
+    "ImageRecord": "gradleak.studies.records.outcome",
     "InProcess": "gradleak.studies.execution.executors",
     "Library": "gradleak.studies.definition.library",
     "Outcome": "gradleak.studies.records.outcome",

@@ -50,10 +50,14 @@ def folder_hash(folder: Path, suffixes: tuple[str, ...] = WEIGHTS + DESCRIPTIONS
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*") if deep else folder.glob("*")):
         if path.suffix in suffixes and path.is_file():
-            state = path.stat()
-            content = _file_hash(str(path.resolve()), state.st_size, state.st_mtime_ns)
-            digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+            digest.update(f"{path.relative_to(folder).as_posix()} {file_hash(path)}\n".encode())
     return digest.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """Return a SHA-256 of a file's content."""
+    state = path.stat()
+    return _file_hash(str(path.resolve()), state.st_size, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from gradleak.assets import image_asset
 from gradleak.bounds import MOST_UNITS, whole_number
 from gradleak.errors import GradleakError
 from gradleak.inverters.storage import write_tensors
@@ -13,6 +14,7 @@ from gradleak.vision.generator import Generator
 from gradleak.vision.target import ImageTarget
 
 FORMAT = "gradleak-generator"
+SHIPPED = "cifar10"
 SIZE = 32
 
 
@@ -29,12 +31,16 @@ def save_generator(generator: Generator, path: Path, description: str) -> None:
 
 
 def load_generator(name: str, target: ImageTarget) -> tuple[Generator, tuple[str, ...]]:
-    """Return a generator from a file, on the target's device, and a note on its training.
+    """Return a generator on the target's device, and a note on its training.
+
+    Args:
+        name: `cifar10` for the one that ships, or a file.
+        target: the model whose images it draws.
 
     Raises:
         GradleakError: if there is no such file, it holds no generator, or it draws images of another size.
     """
-    path = Path(name)
+    path = image_asset(f"{SHIPPED}-generator.safetensors") if name == SHIPPED else Path(name)
     if not path.is_file():
         raise GradleakError(f"there is no generator in '{path}'; train one with gradleak images train-generator")
     try:

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from gradleak.defenses import Defense, defend_each
 from gradleak.randomness import hashed_stream
 from gradleak.vision.auxiliary import AuxiliaryImages, Pace
+from gradleak.vision.half_precision import bfloat16
 from gradleak.vision.inverter import GradientInverter, Refiner
 from gradleak.vision.inverter_settings import ImageInverterSettings
 from gradleak.vision.observation import Observation, observe
@@ -258,8 +259,3 @@ def set_rate(optimizer: torch.optim.Optimizer, largest: float, done: float) -> N
     rate = largest * min(1.0, (done + 1e-3) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * done))
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def bfloat16(device: torch.device) -> torch.autocast:
-    """Compute matrix products in bfloat16 on a GPU."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

@@ -120,7 +120,25 @@ def matching_loss(seen: Observation, gradients: Tensor) -> Tensor:
     if seen.channel == "sign":
         return (-gradients * seen.sent).clamp_min(0).square().sum(dim=1)
     kept = gradients * (seen.sent != 0) if seen.channel == "pruned" else gradients
-    return 1 - torch.nn.functional.cosine_similarity(kept, seen.sent, dim=1, eps=1e-12)
+    # 1 − cosine, as half the squared distance of unit vectors: close to a match, the difference of 1 and the cosine has
+    # no digits left in single precision, and this still has all of them.
+    return (_units(kept) - _units(seen.sent)).square().sum(dim=1) / 2
+
+
+def excess(seen: Observation, gradients: Tensor) -> Tensor:
+    """Return how far candidates' gradients `[clients, entries]` are from any that pruning would have sent so.
+
+    The squared distance of each client, relative to what was sent: sent entries differ by their difference, the others
+    by what they have beyond the smallest that was sent. Unlike `matching_loss` it counts sizes, and entries not sent.
+    """
+    kept = seen.sent != 0
+    beyond = (gradients.abs() - _limits(seen)).clamp_min(0)
+    misfit = torch.where(kept, gradients - seen.sent, beyond).square().sum(dim=1)
+    return misfit / seen.sent.square().sum(dim=1).clamp_min(1e-12)
+
+
+def _units(vectors: Tensor) -> Tensor:
+    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(1e-12)
 
 
 def negative_log_likelihood(seen: Observation, gradients: Tensor, tolerance: float) -> Tensor:

@@ -18,7 +18,19 @@ from gradleak.vision.data import ImageSet
 from gradleak.vision.lpips import Lpips
 from gradleak.vision.metrics import best_order, image_scores
 
-KNOWN = ("labels", "batch-size", "defense")
+TOLD = ("labels", "defense")
+"""What the attacker may be told; the batch size is always known."""
+
+
+def knowledge_of(told: Sequence[str] | None, batch_size: int) -> tuple[str, ...]:
+    """Return the names of what the attacker knows, in a fixed order.
+
+    Args:
+        told: some of `TOLD`; None for what the papers assume: the defense, and the labels of batches.
+        batch_size: images in a batch.
+    """
+    usual = TOLD if batch_size > 1 else ("defense",)
+    return ("batch-size", *(name for name in TOLD if name in (usual if told is None else told)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +62,7 @@ class ImageRun:
         images: private images.
         labels: their classes.
         batch_size: images in a batch.
-        know: what the attacker is told, of `KNOWN`.
+        know: what the attacker is told: the batch size, and some of `TOLD`.
         seed: of the attack.
         budget: seconds for each client; None for no limit.
     """

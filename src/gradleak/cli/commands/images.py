@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradleak.cli.options.groups import Without, with_groups
+from gradleak.cli.options.groups import with_groups
 from gradleak.cli.options.images import (
     ImageModelChoice,
     Picture,
@@ -18,7 +18,7 @@ from gradleak.cli.options.images import (
 )
 from gradleak.cli.options.parse import check_outputs, parse_duration, parse_settings
 from gradleak.cli.options.shared import ATTACK, Budget, JsonFile, Preset, Quiet, Seed, Settings
-from gradleak.cli.output.images import progress, show_result, show_table
+from gradleak.cli.output.images import progress, show_result
 from gradleak.cli.output.json_file import write_json
 from gradleak.cli.output.screen import Screen
 from gradleak.errors import GradleakError, unknown_name
@@ -116,13 +116,13 @@ def _plan(
 
 def parse_image_know(text: str | None, batch_size: int) -> tuple[str, ...]:
     """Parse `labels,defense` or `none`; the batch size is always known."""
-    if text is None:
-        return ("batch-size", "defense", *(("labels",) if batch_size > 1 else ()))
-    names = [] if text.strip() == "none" else [part.strip() for part in text.split(",")]
+    from gradleak.vision.runs import TOLD, knowledge_of
+
+    names = [] if text is None or text.strip() == "none" else [part.strip() for part in text.split(",")]
     for name in names:
-        if name not in ("labels", "defense"):
-            raise unknown_name("knowledge of an attack on images", name, ["labels", "defense"])
-    return ("batch-size", *dict.fromkeys(names))
+        if name not in TOLD:
+            raise unknown_name("knowledge of an attack on images", name, TOLD)
+    return knowledge_of(None if text is None else names, batch_size)
 
 
 def _overview(run: ImageRun, dataset: str) -> list[tuple[str, str]]:
@@ -225,56 +225,3 @@ def train_generator(
     generator = run_training(own, steps=steps, seed=seed, seconds=seconds, report=screen.line)
     save_generator(generator, file, f"DCGAN of {len(own):,} images of {auxiliary}")
     screen.result(f"{file}: {file.stat().st_size / 2**20:.1f} MiB")
-
-
-@app.command(
-    "table1",
-    epilog="Example: gradleak images table1 --take 0:16 --attacks ig,lti --set lti.inverter=inverters -o table1",
-)
-@with_groups
-def table1(
-    *,
-    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the cells.")],
-    attacks: Annotated[str, typer.Option(metavar="ig,gi-gip,lti", help="Rows.")] = "ig,gi-gip,lti",
-    private: Annotated[PrivateImages, Without("batch_size")],
-    model: Annotated[ImageModelChoice, Without("defense", "send")],
-    preset: Preset = None,
-    settings: Settings = None,
-    seed: Seed = 0,
-    json_file: JsonFile = None,
-    quiet: Quiet = False,
-) -> None:
-    """Run LTI's table 1: attacks under no defense, sign compression, pruning 0.99 and Gaussian noise 0.1.
-
-    Each cell is a file in the folder; the same command goes on where it stopped. --set takes ATTACK.KEY=VALUE.
-    """
-    from gradleak.vision.lpips import MISSING, Lpips, find_lpips_weights
-    from gradleak.vision.table1 import Table1
-
-    check_outputs([("--json", json_file)], (private.dataset,))
-    if folder.is_file():
-        raise GradleakError(f"{folder} is a file; give a folder for the cells")
-    chosen: dict[str, dict[str, str]] = {}
-    for key, text in parse_settings(settings).items():
-        name, dot, one = key.partition(".")
-        if not dot:
-            raise GradleakError(f"--set takes ATTACK.KEY=VALUE here, not '{key}={text}'")
-        chosen.setdefault(name, {})[one] = text
-    target = model.load()
-    images, labels = private.read(target)
-    screen, weights = Screen(quiet, json_file), find_lpips_weights()
-    table = Table1(
-        target=target,
-        images=images,
-        labels=labels,
-        dataset=f"{private.dataset} {private.take or ''}".strip(),
-        preset=preset,
-        settings=chosen,
-        seed=seed,
-    )
-    distance = None if weights is None else Lpips(weights, target.device)
-    rows = table.run(folder, [name.strip() for name in attacks.split(",")], distance, screen.line)
-    show_table(screen, rows)
-    if distance is None:
-        screen.line(MISSING, "dim")
-    write_json(json_file, [{"attack": a, "defense": d, **scores} for (a, d), scores in rows.items()])

@@ -23,6 +23,7 @@ from gradleak.version import __version__
 
 if TYPE_CHECKING:
     from gradleak.studies import Executor, Study, Summary
+    from gradleak.studies.definition.specs import AttackGrid, ImageGrid
 
 WHERE = "Where it runs"
 
@@ -144,7 +145,8 @@ def _check_records(path: Path | None) -> None:
 
 def _read_by(study: Study) -> Iterator[str]:
     """Yield every name in the study that may be a file or folder: datasets, models, settings of attacks."""
-    for grid in study.grids:
+    grids: list[AttackGrid | ImageGrid] = [*study.grids, *study.images]
+    for grid in grids:
         for dataset in grid.dataset:
             yield dataset.name
         for attack in grid.attack:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,21 +45,6 @@ def show_result(screen: Screen, results: Sequence[ImageBatchResult], picture: Pa
     if picture is not None:
         _draw(results, picture)
         screen.line(f"picture: {picture}")
-
-
-def show_table(screen: Screen, rows: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
-    """Print MSE, PSNR and LPIPS of each cell, with the published values in brackets."""
-    from gradleak.vision.table1 import COLUMNS, PUBLISHED
-
-    lines = []
-    for attack in dict.fromkeys(attack for attack, _ in rows):
-        cells = []
-        for column in COLUMNS:
-            own, paper = rows[attack, column], PUBLISHED[attack][column]
-            values = [_written(name, own[name]) if name in own else "–" for name in ("mse", "psnr", "lpips")]
-            cells.append(f"{' / '.join(values)} ({paper[0]:.3f} / {paper[1]:.1f} / {paper[2]:.3f})")
-        lines.append([attack, *cells])
-    screen.table(["MSE / PSNR / LPIPS (published)", *COLUMNS], lines)
 
 
 def _images(results: Sequence[ImageBatchResult]) -> list[tuple[ImageBatchResult, int, int, int]]:

@@ -126,6 +126,8 @@ def _scores(outcome: Outcome) -> str:
     if outcome.utility is not None:
         mcc = outcome.utility.mcc
         return "trained" if mcc is None else f"MCC {mcc:.2f}"
+    if outcome.images:
+        return f"PSNR {sum(image.psnr for image in outcome.images) / len(outcome.images):.1f} dB"
     mean = sum(sentence.rouge1 for sentence in outcome.sentences) / max(1, len(outcome.sentences))
     return f"ROUGE-1 {mean:.1f}"
 

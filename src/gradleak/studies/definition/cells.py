@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal
 
 from gradleak.audit.scenario import ClientSettings, TargetSpec
 from gradleak.federation import Embeddings, WireFormat
-from gradleak.studies.definition.specs import AttackSpec, DataSpec
+from gradleak.studies.definition.specs import AttackSpec, DataSpec, ImageAttackSpec, ImageModelSpec
 
-Kind = Literal["attack", "utility"]
+Kind = Literal["attack", "utility", "images"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Cell(ABC):
 
     kind: ClassVar[Kind]
 
-    target: TargetSpec
+    target: TargetSpec | ImageModelSpec
     defenses: tuple[str, ...]
     seed: int
     hashes: Mapping[str, str] | None = None
@@ -90,6 +90,7 @@ class AttackCell(Cell):
 
     kind: ClassVar[Kind] = "attack"
 
+    target: TargetSpec
     dataset: DataSpec
     batch_size: int
     client: ClientSettings
@@ -127,6 +128,7 @@ class UtilityCell(Cell):
 
     kind: ClassVar[Kind] = "utility"
 
+    target: TargetSpec
     train: DataSpec
     test: DataSpec
     epochs: int
@@ -139,6 +141,38 @@ class UtilityCell(Cell):
     def title(self) -> str:
         """A short description for people."""
         return self._title(f"utility of {_short(self.target.name)}", f"{_short(self.train.name)} {self.train.take}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageCell(Cell):
+    """Some clients with images, attacked side by side by one attack.
+
+    Attributes:
+        dataset: the images, with start and stop of the attacked ones.
+        batch_size: images per client.
+        knowledge: names of the facts that the attacker knows.
+        attack: the attack with preset and settings.
+    """
+
+    kind: ClassVar[Kind] = "images"
+
+    target: ImageModelSpec
+    dataset: DataSpec
+    batch_size: int
+    knowledge: tuple[str, ...]
+    attack: ImageAttackSpec
+
+    @property
+    def pace(self) -> tuple[str, str]:
+        """Kind and attack."""
+        return self.kind, self.attack.name
+
+    @property
+    def title(self) -> str:
+        """A short description for people."""
+        data = f"images {_short(self.dataset.name)} {self.dataset.take}"
+        batches = () if self.batch_size == 1 else (f"batches of {self.batch_size}",)
+        return self._title(f"{self.attack.name} on {self.target.name}", data, *batches)
 
 
 def setting_of(config: Mapping[str, Any]) -> str:

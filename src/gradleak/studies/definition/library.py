@@ -1,6 +1,6 @@
-"""Library: the datasets that a study names, and hashes of its weights and sentences, each read once per run.
+"""Library: the datasets that a study names, and hashes of its weights and contents, each read once per run.
 
-Used to expand a study into cells, and by the driver to fetch a cell's sentences.
+Used to expand a study into cells, and by the driver to fetch a cell's sentences or images.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 from gradleak.audit.scenario import TargetSpec
 from gradleak.data import Dataset, load_dataset, parse_take
 from gradleak.errors import GradleakError
-from gradleak.studies.definition.specs import DataSpec
+from gradleak.studies.definition.specs import DataSpec, ImageModelSpec
 from gradleak.targets import trained_classes
 from gradleak.targets.adapters.folder import adapter_classes
 from gradleak.targets.identity import folder_hash, weights_hash
+from gradleak.vision.data import ImageSet, load_images
 
 
 class Library:
@@ -28,6 +29,8 @@ class Library:
         self._heads: dict[str, int | None] = {}
         self._weights: dict[tuple[str, bool], str] = {}
         self._sentences: dict[tuple[str | None, ...], str] = {}
+        self._images: dict[str, ImageSet] = {}
+        self._image_weights: dict[ImageModelSpec, str] = {}
 
     def whole(self, spec: DataSpec) -> Dataset:
         """Return the whole dataset."""
@@ -46,11 +49,7 @@ class Library:
 
     def bounds(self, spec: DataSpec) -> tuple[int, int]:
         """Return start and stop of the range that is taken."""
-        dataset = self.whole(spec)
-        chosen = slice(None) if spec.take is None else parse_take(spec.take)
-        dataset.take(chosen)  # raises if the range is empty
-        start, stop, _ = chosen.indices(len(dataset))
-        return start, stop
+        return _bounds(self.whole(spec), spec)
 
     def exact(self, spec: DataSpec) -> DataSpec:
         """Return the spec with start and stop of its range written out."""
@@ -87,3 +86,38 @@ class Library:
             content = json.dumps([taken.texts, taken.labels])
             self._sentences[key] = hashlib.sha256(content.encode()).hexdigest()
         return self._sentences[key]
+
+    def images(self, spec: DataSpec) -> ImageSet:
+        """Return the images in the range that is taken."""
+        return self._whole_images(spec).take(slice(*self.image_bounds(spec)))
+
+    def image_bounds(self, spec: DataSpec) -> tuple[int, int]:
+        """Return start and stop of the range of images that is taken."""
+        return _bounds(self._whole_images(spec), spec)
+
+    def images_hash(self, spec: DataSpec) -> str:
+        """Return a SHA-256 of the pixels and labels in the range that is taken."""
+        taken = self.images(spec)
+        labels = json.dumps(None if taken.labels is None else taken.labels.tolist())
+        digest = hashlib.sha256(f"{tuple(taken.pixels.shape)} {labels}".encode())
+        digest.update(taken.pixels.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def image_weights_hash(self, spec: ImageModelSpec) -> str:
+        """Return a hash of an image model's weights."""
+        if spec not in self._image_weights:
+            self._image_weights[spec] = spec.load().fingerprint
+        return self._image_weights[spec]
+
+    def _whole_images(self, spec: DataSpec) -> ImageSet:
+        if spec.name not in self._images:
+            self._images[spec.name] = load_images(spec.name)
+        return self._images[spec.name]
+
+
+def _bounds(dataset: Dataset | ImageSet, spec: DataSpec) -> tuple[int, int]:
+    """Return start and stop of the range that is taken of a dataset."""
+    chosen = slice(None) if spec.take is None else parse_take(spec.take)
+    dataset.take(chosen)  # raises if the range is empty
+    start, stop, _ = chosen.indices(len(dataset))
+    return start, stop

@@ -34,11 +34,14 @@ from gradleak.studies.definition.reading import (
     text,
     whole,
 )
-from gradleak.studies.definition.specs import AttackSpec, DataSpec, is_known_defense
+from gradleak.studies.definition.specs import AttackSpec, DataSpec, ImageAttackSpec, ImageModelSpec, is_known_defense
 from gradleak.targets import MODELS, Lora, Task
 from gradleak.targets.adapters.folder import adapter_classes
+from gradleak.vision.runs import TOLD
 
 BATCHES_PER_CELL = 8
+CLIENTS_PER_CELL = 128
+MOST_PIXELS = 1_024
 PAPER = "paper"
 
 
@@ -189,6 +192,37 @@ def facts(names: list[object], place: Place) -> tuple[str, ...]:
     return tuple(fact for fact in FACTS if fact in names)
 
 
+def image_model(value: object, place: Place) -> ImageModelSpec:
+    """Read an image model: its name, or a table."""
+    return ImageModelSpec(**read_table({"name": value} if isinstance(value, str) else value, IMAGE_MODEL, place))
+
+
+def image_dataset(value: object, place: Place) -> DataSpec:
+    """Read a set of images: its name, or a table."""
+    return DataSpec(**read_table({"name": value} if isinstance(value, str) else value, IMAGE_DATASET, place))
+
+
+def image_attack(value: object, place: Place) -> ImageAttackSpec:
+    """Read an attack on images: its name, or a table."""
+    spec = ImageAttackSpec(**read_table({"name": value} if isinstance(value, str) else value, ATTACK, place))
+    if spec.available or not place.ready:
+        place.check(spec.build)
+    place.inside("settings").check(lambda: spec.budget)
+    return spec
+
+
+def image_knowledge(value: object, place: Place) -> tuple[str | tuple[str, ...], ...]:
+    """Read a list of alternatives: `paper`, or facts that the attacker knows besides the batch size."""
+    items: list[Any] = value if isinstance(value, list) else [value]
+    for item in items:
+        if item != PAPER and not isinstance(item, list):
+            raise place.error(f'takes "paper", or lists of facts in a list such as [["labels"]], not {shown(item)}')
+        for fact in () if item == PAPER else item:
+            if text(fact, place) not in TOLD:
+                raise place.error(unknown_name("knowledge of an attack on images", str(fact), TOLD))
+    return tuple(item if item == PAPER else tuple(item) for item in items)
+
+
 LORA = {name: setting_key(setting) for name, setting in settings_of(Lora).items()}
 TARGET = {
     "name": Key(text),
@@ -238,4 +272,21 @@ UTILITY = {
     "epochs": Key(whole(1), 2),
     "batch_size": Key(whole(1), 32),
     "lr": Key(positive, 5e-5),
+}
+IMAGE_MODEL = {
+    "name": Key(text),
+    "num_labels": Key(whole(2, MOST_CLASSES), 10),
+    "size": Key(whole(8, MOST_PIXELS), 32),
+    "seed": Key(whole(0, LARGEST_SEED), None),
+}
+IMAGE_DATASET = {"name": Key(text), "take": Key(take, None)}
+IMAGES = {
+    "target": Key(listed(image_model)),
+    "dataset": Key(listed(image_dataset)),
+    "batch_size": Key(listed(whole(1)), (1,)),
+    "defense": Key(defenses, ((),)),
+    "knowledge": Key(image_knowledge, (PAPER,)),
+    "attack": Key(listed(image_attack)),
+    "seed": SEEDS,
+    "clients_per_cell": Key(whole(1), CLIENTS_PER_CELL),
 }

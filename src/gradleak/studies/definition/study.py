@@ -25,11 +25,20 @@ from gradleak.files import read_bytes
 from gradleak.plugins import load_plugins
 from gradleak.printable import quoted
 from gradleak.studies.definition import schema
-from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
+from gradleak.studies.definition.cells import AttackCell, Cell, ImageCell, UtilityCell
 from gradleak.studies.definition.library import Library
 from gradleak.studies.definition.reading import Key, Place, read_table, shown, text
-from gradleak.studies.definition.specs import AttackGrid, AttackSpec, DataSpec, UtilityGrid
-from gradleak.targets.identity import folder_hash
+from gradleak.studies.definition.specs import (
+    AttackGrid,
+    AttackSpec,
+    DataSpec,
+    ImageAttackSpec,
+    ImageGrid,
+    ImageModelSpec,
+    UtilityGrid,
+)
+from gradleak.targets.identity import WEIGHTS, file_hash, folder_hash
+from gradleak.vision.runs import knowledge_of
 
 READY_FOLDER = "ready"
 AnyGrid = TypeVar("AnyGrid", AttackGrid, UtilityGrid)
@@ -45,6 +54,7 @@ class Study:
         paper: the paper whose table or figure it repeats.
         grids: grids of attacks.
         utility: grids of fine-tuning under defenses.
+        images: grids of attacks on image models.
         unavailable: attacks and defenses of a ready study that this version of the package does not have.
         source: the TOML text.
     """
@@ -54,6 +64,7 @@ class Study:
     paper: str | None = None
     grids: tuple[AttackGrid, ...] = ()
     utility: tuple[UtilityGrid, ...] = ()
+    images: tuple[ImageGrid, ...] = ()
     unavailable: tuple[str, ...] = ()
     source: str = field(default="", repr=False)
 
@@ -68,13 +79,17 @@ class Study:
             GradleakError: if a dataset cannot be read or is too short.
         """
         library = library or Library()
-        chosen = [schema.target(name, Place("--target")) for name in targets or ()]
+        texts = bool(self.grids or self.utility)
+        chosen = [schema.target(name, Place("--target")) for name in targets or ()] if texts else []
+        pictured = [schema.image_model(name, Place("--target")) for name in targets or ()]
         _check_size(self)
         cells: dict[str, Cell] = {}
         for grid in self.grids:
             cells |= {cell.id: cell for cell in _attack_cells(_with_targets(grid, chosen), library)}
         for fine_tuning in self.utility:
             cells |= {cell.id: cell for cell in _utility_cells(_with_targets(fine_tuning, chosen), library)}
+        for seen in self.images:
+            cells |= {cell.id: cell for cell in _image_cells(_with_image_models(seen, pictured), library)}
         return list(cells.values())
 
 
@@ -113,9 +128,10 @@ def parse_study(source: str, place: Place, name: str) -> Study:
     except (ValueError, RecursionError) as error:  # also a number or a nesting beyond what Python reads
         raise place.error(f"is not valid TOML: {quoted(str(error))}") from None
     content = read_table({"name": name, **table}, STUDY, place)
-    grids: tuple[AttackGrid | UtilityGrid, ...] = (*content["grid"], *content["utility"])
+    kinds = ("grid", "utility", "images")
+    grids: list[AttackGrid | UtilityGrid | ImageGrid] = [grid for kind in kinds for grid in content[kind]]
     if not grids:
-        raise place.error("holds no [[grid]] and no [[utility]]: there is nothing to run")
+        raise place.error("holds no [[grid]], [[utility]] or [[images]]: there is nothing to run")
     missing = dict.fromkeys(name for grid in grids for name in grid.unavailable)
     return Study(
         name=content["name"],
@@ -123,6 +139,7 @@ def parse_study(source: str, place: Place, name: str) -> Study:
         paper=content["paper"],
         grids=tuple(grid.available() for grid in content["grid"]),
         utility=tuple(grid.available() for grid in content["utility"]),
+        images=tuple(grid.available() for grid in content["images"]),
         unavailable=tuple(missing),
         source=source,
     )
@@ -154,6 +171,7 @@ STUDY = {
     "paper": Key(text, None),
     "grid": _tables(AttackGrid, schema.GRID),
     "utility": _tables(UtilityGrid, schema.UTILITY),
+    "images": _tables(ImageGrid, schema.IMAGES),
 }
 
 
@@ -178,7 +196,7 @@ def _attack_cells(grid: AttackGrid, library: Library) -> Iterator[AttackCell]:
         grid.knowledge,
         grid.attack,
     ):
-        named = {"weights": library.weights_hash(target), **_folders(attack)}
+        named = {"weights": library.weights_hash(target), **_contents(attack)}
         start, stop = library.bounds(dataset)
         check_sums(stop - start, size, client.clients)
         for part in _parts((start, stop), size * client.clients * grid.batches_per_cell):
@@ -216,16 +234,44 @@ def _utility_cells(grid: UtilityGrid, library: Library) -> Iterator[UtilityCell]
         )
 
 
-def _folders(attack: AttackSpec) -> dict[str, str]:
-    """Return a hash of every folder that the attack's settings name, such as a prior or an inverter."""
+def _with_image_models(grid: ImageGrid, chosen: Sequence[ImageModelSpec]) -> ImageGrid:
+    """Return the grid with other models, for as many classes and pixels as the grid's first one."""
+    first = grid.target[0]
+    others = tuple(replace(spec, num_labels=first.num_labels, size=first.size) for spec in chosen)
+    return replace(grid, target=others) if others else grid
+
+
+def _image_cells(grid: ImageGrid, library: Library) -> Iterator[ImageCell]:
+    for target, seed, dataset, size, defenses, knowledge, attack in product(
+        grid.target, grid.seed, grid.dataset, grid.batch_size, grid.defense, grid.knowledge, grid.attack
+    ):
+        named = {"weights": library.image_weights_hash(target), **_contents(attack)}
+        for part in _parts(library.image_bounds(dataset), size * grid.clients_per_cell):
+            taken = replace(dataset, take=part)
+            yield ImageCell(
+                target=target,
+                defenses=defenses,
+                seed=seed,
+                hashes={**named, "images": library.images_hash(taken)},
+                dataset=taken,
+                batch_size=size,
+                knowledge=knowledge_of(None if isinstance(knowledge, str) else knowledge, size),
+                attack=attack,
+            )
+
+
+def _contents(attack: AttackSpec | ImageAttackSpec) -> dict[str, str]:
+    """Return a hash of all weights that the attack's settings name: a folder of them, or a file."""
     settings = asdict(attack.build())
-    folders = {key: Path(value) for key, value in settings.items() if isinstance(value, str) and Path(value).is_dir()}
-    return {key: folder_hash(folder, deep=True) for key, folder in folders.items()}
+    named = {key: Path(value) for key, value in settings.items() if isinstance(value, str)}
+    folders = {key: folder_hash(path, deep=True) for key, path in named.items() if path.is_dir()}
+    files = {key: path for key, path in named.items() if path.suffix in WEIGHTS and path.is_file()}
+    return folders | {key: file_hash(path) for key, path in files.items()}
 
 
 def _check_size(study: Study) -> None:
     """Raise a GradleakError if the grids have more cells than can be kept, whatever the size of their datasets."""
-    for number, grid in enumerate((*study.grids, *study.utility), start=1):
+    for number, grid in enumerate((*study.grids, *study.utility, *study.images), start=1):
         size = prod(len(value) for value in vars(grid).values() if isinstance(value, tuple))
         if size > MOST_CELLS:
             raise GradleakError(

@@ -26,12 +26,15 @@ from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
 from gradleak.exchange import Listener
 from gradleak.plugins import load_plugins
-from gradleak.studies.definition.cells import AttackCell, Cell, UtilityCell
+from gradleak.studies.definition.cells import AttackCell, Cell, ImageCell, UtilityCell
 from gradleak.studies.definition.library import Library
+from gradleak.studies.definition.specs import ImageModelSpec
 from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
 from gradleak.targets import Target
 from gradleak.targets.dropout import set_dropout
 from gradleak.version import __version__
+from gradleak.vision.data import ImageSet
+from gradleak.vision.target import ImageTarget
 
 TARGETS_KEPT = 2
 LONGEST_ERROR = 400
@@ -42,20 +45,25 @@ class Job:
     """A cell with all data that its worker needs; workers load models, but read no datasets."""
 
     cell: Cell
-    data: Dataset  # the sentences to attack, or to train on
+    data: Dataset | ImageSet  # the sentences to attack or to train on, or the images to attack
     test: Dataset | None = None
 
     @classmethod
     def of(cls, cell: Cell, library: Library) -> Job:
-        """Return the job of a cell, with its sentences from the library."""
+        """Return the job of a cell, with its sentences or images from the library."""
         if isinstance(cell, UtilityCell):
             return cls(cell, library.get(cell.train), library.get(cell.test))
+        if isinstance(cell, ImageCell):
+            return cls(cell, library.images(cell.dataset))
         assert isinstance(cell, AttackCell)
         return cls(cell, library.get(cell.dataset))
 
     def anywhere(self) -> Job:
         """Return the job with absolute paths of model and adapter, for a worker whose current folder may differ."""
+        if isinstance(self.cell, ImageCell):
+            return self  # image models have names, not folders
         spec = self.cell.target
+        assert isinstance(spec, TargetSpec)
         place = os.path.abspath(spec.name) if os.path.isdir(spec.name) else spec.name
         adapter = None if spec.adapter is None else os.path.abspath(os.path.expanduser(spec.adapter))
         return replace(self, cell=replace(self.cell, target=replace(spec, name=place, adapter=adapter)))
@@ -78,14 +86,9 @@ class JobRunner:
         """Run a job; any error is returned as a one-line failure."""
         try:
             load_plugins(self._folder)
-            rate = job.cell.client.rate if isinstance(job.cell, AttackCell) else None
-            target = self._target(job.cell.target, job.cell.seed, rate)
+            target = self._load(job.cell)
             started = time.perf_counter()
-            found: dict[str, Any] = (
-                {"utility": _utility(job, job.cell, target, listener)}
-                if isinstance(job.cell, UtilityCell)
-                else _attack(job, target, listener)
-            )
+            found = _found(job, target, listener)
             return Outcome(
                 **found,
                 seconds=time.perf_counter() - started,
@@ -96,6 +99,12 @@ class JobRunner:
         except Exception as error:
             self._free_memory(error)
             return Failure(in_one_line(error), hopeless=isinstance(error, GradleakError))
+
+    def _load(self, cell: Cell) -> Target | ImageTarget:
+        if isinstance(cell.target, ImageModelSpec):
+            return cell.target.load(self._device)
+        rate = cell.client.rate if isinstance(cell, AttackCell) else None
+        return self._target(cell.target, cell.seed, rate)
 
     def _target(self, spec: TargetSpec, seed: int, dropout: float | None) -> Target:
         key = (spec, seed, dropout)
@@ -117,14 +126,28 @@ class JobRunner:
                 torch.cuda.empty_cache()
 
 
-def _attack(job: Job, target: Target, listener: Listener | None) -> dict[str, Any]:
-    cell = job.cell
+def _found(job: Job, target: Target | ImageTarget, listener: Listener | None) -> dict[str, Any]:
+    """Return the part of a job's outcome that its kind of cell has."""
+    cell, data = job.cell, job.data
+    if isinstance(target, ImageTarget):
+        from gradleak.studies.execution.image_attack import attack_images
+
+        assert isinstance(cell, ImageCell)
+        assert isinstance(data, ImageSet)
+        return {"images": attack_images(cell, target, data, listener)}
+    assert isinstance(data, Dataset)
+    if isinstance(cell, UtilityCell):
+        return {"utility": _utility(job, cell, target, data, listener)}
     assert isinstance(cell, AttackCell)
+    return _attack(cell, target, data, listener)
+
+
+def _attack(cell: AttackCell, target: Target, data: Dataset, listener: Listener | None) -> dict[str, Any]:
     attack = find_attack(cell.attack.name).with_settings(cell.attack.preset, cell.attack.texts)
-    mapping = labels_for(target, job.data, cell.dataset.labels)
+    mapping = labels_for(target, data, cell.dataset.labels)
     scenario = Scenario(
-        texts=job.data.texts,
-        labels=mapping(job.data) if mapping else None,
+        texts=data.texts,
+        labels=mapping(data) if mapping else None,
         batch_size=cell.batch_size,
         client=cell.client,
         defenses=tuple(map(parse_defense, cell.defenses)),
@@ -174,13 +197,13 @@ def _sentences(number: int, result: BatchResult) -> Iterator[Sentence]:
         )
 
 
-def _utility(job: Job, cell: UtilityCell, target: Target, listener: Listener | None) -> UtilityRecord:
+def _utility(job: Job, cell: UtilityCell, target: Target, train: Dataset, listener: Listener | None) -> UtilityRecord:
     from gradleak.studies.execution.utility import FineTuning, measure_utility
 
     assert job.test is not None
     found = measure_utility(
         target,
-        *with_classes(target, cell, job.data, job.test),
+        *with_classes(target, cell, train, job.test),
         defenses=tuple(map(parse_defense, cell.defenses)),
         training=FineTuning(
             epochs=cell.epochs,

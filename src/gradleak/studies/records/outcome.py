@@ -65,6 +65,33 @@ class UtilityRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """A private image and how well it was found.
+
+    Attributes:
+        batch: number of its client in the cell, from 0.
+        position: its position in the client's batch.
+        label: its class.
+        read: the class that the attack knew or found.
+        mse: mean squared error of pixels between 0 and 1.
+        psnr: in dB.
+        ssim: structural similarity; None for images smaller than its window.
+        lpips: perceptual distance; None where its weights are not installed.
+        loss: of the batch; None if it is not finite.
+    """
+
+    batch: int
+    position: int
+    label: int
+    read: int
+    mse: float
+    psnr: float
+    ssim: float | None
+    lpips: float | None
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The records of a finished cell.
 
@@ -72,6 +99,7 @@ class Outcome:
         sentences: of an attack cell, one per private sentence.
         batches: of an attack cell, one per batch.
         utility: of a utility cell.
+        images: of a cell of images, one per private image.
         seconds: duration without loading the model.
         version: of gradleak.
         model_hash: fingerprint of the model's weights.
@@ -81,6 +109,7 @@ class Outcome:
     sentences: tuple[Sentence, ...] = ()
     batches: tuple[BatchRecord, ...] = ()
     utility: UtilityRecord | None = None
+    images: tuple[ImageRecord, ...] = ()
     seconds: float
     version: str
     model_hash: str

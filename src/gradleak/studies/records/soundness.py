@@ -36,12 +36,17 @@ CREATE TABLE utility (
     mcc REAL, accuracy REAL, loss REAL, epsilon REAL, steps INTEGER, examples INTEGER
 );
 """
-# Older files lack this table: it is added when they are opened for writing.
-BATCHES = """
+# Older files lack these tables: they are added when a file is opened for writing.
+LATER = """
 CREATE TABLE IF NOT EXISTS batches (
     cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL,
     returned INTEGER, exact INTEGER, surplus INTEGER, unrepresentable INTEGER,
     PRIMARY KEY (cell_id, batch)
+);
+CREATE TABLE IF NOT EXISTS images (
+    cell_id TEXT NOT NULL REFERENCES cells (id), batch INTEGER NOT NULL, position INTEGER NOT NULL,
+    label INTEGER, read INTEGER, mse REAL, psnr REAL, ssim REAL, lpips REAL, loss REAL,
+    PRIMARY KEY (cell_id, batch, position)
 );
 """
 REQUIRED = ("meta", "cells", "sentences", "utility")
@@ -65,6 +70,7 @@ CONFIGS: Mapping[str, Shape] = {
         "attack": {"name": NAME},
     },
     "utility": {"target": TARGET},
+    "images": {"target": TARGET, "dataset": DATA, "batch_size": int, "attack": {"name": NAME}},
 }
 """What the description of a cell must have."""
 OPTIONS: Mapping[tuple[str, ...], Shape] = {
@@ -93,7 +99,7 @@ def check_file(connection: sqlite3.Connection, path: Path) -> None:
         sqlite3.Error: if it is no database at all.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
-    known = {_plain(statement) for statement in (*TABLES.split(";"), *BATCHES.split(";"))}
+    known = {_plain(statement) for statement in (*TABLES.split(";"), *LATER.split(";"))}
     tables = []
     for kind, name, statement in connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
         if kind == "table":

@@ -18,10 +18,10 @@ from typing import Any, Self
 from gradleak.errors import GradleakError
 from gradleak.files import create_private
 from gradleak.studies.definition.cells import Cell, setting_of
-from gradleak.studies.records.outcome import BatchRecord, Failure, Outcome, Sentence, UtilityRecord
+from gradleak.studies.records.outcome import BatchRecord, Failure, ImageRecord, Outcome, Sentence, UtilityRecord
 from gradleak.studies.records.soundness import (
-    BATCHES,
     DATABASE_ERRORS,
+    LATER,
     TABLES,
     check_file,
     check_rows,
@@ -113,6 +113,12 @@ class Store:
         rows = self._rows(f"SELECT {', '.join(names)} FROM batches WHERE cell_id = ? ORDER BY batch", (cell,))
         return [BatchRecord(**dict(zip(names, row, strict=True))) for row in rows]
 
+    def images(self, cell: str) -> list[ImageRecord]:
+        """Return the images of a cell of images, in order."""
+        names = [field.name for field in fields(ImageRecord)]
+        rows = self._rows(f"SELECT {', '.join(names)} FROM images WHERE cell_id = ? ORDER BY batch, position", (cell,))
+        return [ImageRecord(**dict(zip(names, row, strict=True))) for row in rows]
+
     def utility(self, cell: str) -> UtilityRecord | None:
         """Return the result of a utility cell; None for other cells."""
         names = [field.name for field in fields(UtilityRecord)]
@@ -155,6 +161,10 @@ class Store:
                 f"INSERT OR REPLACE INTO batches (cell_id, {_names(BatchRecord)}) VALUES (?, {_marks(BatchRecord)})",
                 [(cell.id, *astuple(batch)) for batch in outcome.batches],
             )
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO images (cell_id, {_names(ImageRecord)}) VALUES (?, {_marks(ImageRecord)})",
+                [(cell.id, *astuple(image)) for image in outcome.images],
+            )
             if outcome.utility is not None:
                 self._connection.execute(
                     f"INSERT INTO utility (cell_id, {_names(UtilityRecord)}) VALUES (?, {_marks(UtilityRecord)})",
@@ -177,6 +187,7 @@ class Store:
             ("sentences", "cell_id"),
             ("batches", "cell_id"),
             ("utility", "cell_id"),
+            ("images", "cell_id"),
             ("cells", "id"),
         ):
             self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(name,) for name in ids])
@@ -217,7 +228,8 @@ class Store:
         self._pragma("synchronous = FULL")
         if not tables:
             self._create()
-        self._connection.execute(BATCHES)
+        for statement in filter(str.strip, LATER.split(";")):
+            self._connection.execute(statement)
 
     def _create(self) -> None:
         with self._transaction():

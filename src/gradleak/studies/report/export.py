@@ -11,7 +11,8 @@ from typing import Any
 
 from gradleak.printable import escaped_json
 from gradleak.studies.report.conditions import CONDITIONS, OURS
-from gradleak.studies.report.published import FIGURES, Published
+from gradleak.studies.report.image_rows import ImageRow
+from gradleak.studies.report.published import FIGURES, IMAGE_FIGURES, Published
 from gradleak.studies.report.rows import Row
 from gradleak.studies.report.summary import Overview
 from gradleak.studies.report.tables import constants, notes, plain, text_tables
@@ -35,6 +36,7 @@ def as_record(overview: Overview) -> dict[str, Any]:
         "same": overview.same,
         "rows": [_row_record(row) for row in overview.rows],
         "utility": [{**_utility_record(u), "published": _published_record(u.published)} for u in overview.utilities],
+        "images": [_image_record(row) for row in overview.images],
     }
 
 
@@ -44,12 +46,13 @@ def to_json(overview: Overview) -> str:
 
 
 def to_csv(overview: Overview) -> str:
-    """Return the overview as CSV text: a line for each row, then one for each utility that no row has."""
+    """Return the overview as CSV text: a line for each row, for each utility that no row has, for each image row."""
     rows = [_flat_row(row) for row in overview.rows]
     rows += [
         {**dict.fromkeys(CONDITIONS, None), **_utility_record(utility), **_flat_published(utility.published)}
         for utility in overview.utilities_alone
     ]
+    rows += [_flat_image_row(row) for row in overview.images]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -98,6 +101,26 @@ def _flat_row(row: Row) -> dict[str, Any]:
     record["seconds_per_sentence"] = row.seconds
     record |= {name: getattr(row.utility, name, None) for name in ("mcc", "accuracy", "epsilon")}
     return record | _flat_published(row.published) | {name: getattr(row, name) for name in COUNTED}
+
+
+def _image_record(row: ImageRow) -> dict[str, Any]:
+    return {
+        **row.conditions,
+        "images": row.images,
+        "cells": row.cells,
+        **{name: asdict(score) for name, score in row.scores.items()},
+        "seconds_per_image": row.seconds,
+        "published": _published_record(row.published),
+    }
+
+
+def _flat_image_row(row: ImageRow) -> dict[str, Any]:
+    record: dict[str, Any] = {name: plain(value) for name, value in row.conditions.items()}
+    record |= {"images": row.images, "cells": row.cells}
+    for name, score in row.scores.items():
+        record |= {name: score.mean, f"{name}_low": score.low, f"{name}_high": score.high}
+    figures: Mapping[str, float] = row.published.figures if row.published else {}
+    return record | {"seconds_per_image": row.seconds, **{f"published_{n}": figures.get(n) for n in IMAGE_FIGURES}}
 
 
 def _published_record(published: Published | None) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from importlib import resources
 from typing import Any
 
 FIGURES = ("rouge1", "rouge2", "rougeL", "exact", "token_accuracy", "mcc", "epsilon", "seconds")
+IMAGE_FIGURES = ("mse", "psnr", "lpips")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Published:
         source: paper and table.
         target: the attacked model.
         conditions: what a measured row must agree in; the model may differ.
-        figures: scores from 0 to 100, MCC from -1 to 1, the privacy loss ε, seconds per sentence.
+        figures: scores from 0 to 100, MCC from -1 to 1, the privacy loss ε, seconds per sentence; of images MSE, PSNR
+            in dB and LPIPS.
     """
 
     source: str
@@ -61,8 +63,8 @@ def _row(entry: Mapping[str, Any], row: Mapping[str, Any]) -> Published:
     return Published(
         source=entry["paper"],
         target=whole["target"],
-        conditions={name: value for name, value in whole.items() if name not in (*FIGURES, "target")},
-        figures={name: whole[name] for name in FIGURES if name in whole},
+        conditions={name: value for name, value in whole.items() if name not in (*FIGURES, *IMAGE_FIGURES, "target")},
+        figures={name: whole[name] for name in (*FIGURES, *IMAGE_FIGURES) if name in whole},
     )
 
 

@@ -29,6 +29,7 @@ from gradleak.studies.report.conditions import NO_DEFENSE
 
 MOST_TAKEN = 10_000_000  # position of a sentence in its dataset
 BATCH_COUNTS = ("returned", "exact", "surplus", "unrepresentable")
+IMAGE_SCORES = ("mse", "psnr", "ssim", "lpips")
 SqlRow = tuple[Any, ...]
 
 
@@ -83,6 +84,20 @@ class FinishedCell:
             "knowledge": sorted(config.get("knowledge") or ()),
         }
 
+    def image_conditions(self) -> dict[str, Any]:
+        """Return the value of each of `IMAGE_CONDITIONS`, for a cell of images."""
+        config, attack = self.config, self.config["attack"]
+        return {
+            "attack": attack["name"],
+            "preset": attack.get("preset") or "paper",
+            "settings": dict(attack.get("settings") or {}),
+            "target": self.target,
+            "dataset": config["dataset"]["name"],
+            "batch_size": config["batch_size"],
+            "defense": self.defense,
+            "knowledge": sorted(config.get("knowledge") or ()),
+        }
+
 
 @dataclass(frozen=True)
 class RecordedStudy:
@@ -96,6 +111,7 @@ class RecordedStudy:
         sentences: (cell, batch, score, …) of every attacked sentence, in a fixed order.
         batches: (cell, count, …) of every batch, with the counts of `BATCH_COUNTS`; none in older files.
         trainings: (cell, MCC, accuracy, ε) of every utility cell.
+        images: (cell, batch, score, …) of every attacked image, with `IMAGE_SCORES`; none in older files.
     """
 
     facts: Mapping[str, str]
@@ -105,9 +121,10 @@ class RecordedStudy:
     sentences: Sequence[SqlRow]
     batches: Sequence[SqlRow]
     trainings: Sequence[SqlRow]
+    images: Sequence[SqlRow] = ()
 
     def of_kind(self, kind: str) -> list[FinishedCell]:
-        """Return the finished cells of a kind: `attack` or `utility`."""
+        """Return the finished cells of a kind: `attack`, `utility` or `images`."""
         return [cell for cell in self.cells if cell.kind == kind]
 
 
@@ -119,7 +136,7 @@ def read_study(path: Path) -> RecordedStudy:
     """
     if not path.is_file():
         raise GradleakError(f"there is no study file {path}")
-    cells, facts, sentences, batches, trainings = _read(path)
+    cells, facts, *tables = _read(path)
     reasons = read_reasons(facts, path)
     finished, errors, stale = list[FinishedCell](), Counter[str](), Counter[str]()
     for name, kind, config, status, error, seconds, version in cells:
@@ -129,24 +146,25 @@ def read_study(path: Path) -> RecordedStudy:
             finished.append(FinishedCell(name, kind, _described(kind, config, path), seconds, version))
         else:
             errors[str(error or "unknown error")] += 1
-    return RecordedStudy(facts, finished, errors, stale, sentences, batches, trainings)
+    return RecordedStudy(facts, finished, errors, stale, *tables)
 
 
-def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[SqlRow], list[SqlRow]]:
-    """Return cells, facts, sentences, batches and trainings, all in one transaction."""
+def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[SqlRow], list[SqlRow], list[SqlRow]]:
+    """Return cells, facts, sentences, batches, trainings and images, all in one transaction."""
     columns = "id, kind, config, status, error, seconds, version"
     order = "ORDER BY cell_id, batch, position"
     try:
         with closing(sqlite3.connect(read_address(path), uri=True, isolation_level=None)) as file:
             file.execute("BEGIN")
             check_file(file, path)
-            counted = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batches'").fetchone()[0]
+            tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master").fetchall()}
             cells = file.execute(f"SELECT {columns} FROM cells ORDER BY id").fetchall()
             facts = file.execute("SELECT key, value FROM meta").fetchall()
             scores = file.execute(f"SELECT cell_id, batch, {', '.join(SCORE_NAMES)} FROM sentences {order}").fetchall()
-            counts = (
-                file.execute(f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches").fetchall() if counted else []
-            )
+            counted = f"SELECT cell_id, {', '.join(BATCH_COUNTS)} FROM batches"
+            counts = file.execute(counted).fetchall() if "batches" in tables else []
+            pictured = f"SELECT cell_id, batch, {', '.join(IMAGE_SCORES)} FROM images {order}"
+            images = file.execute(pictured).fetchall() if "images" in tables else []
             trainings = file.execute("SELECT cell_id, mcc, accuracy, epsilon FROM utility ORDER BY cell_id").fetchall()
     except DATABASE_ERRORS as error:
         raise GradleakError(f"{path} is not a study file ({error})") from None
@@ -157,7 +175,8 @@ def _read(path: Path) -> tuple[list[SqlRow], dict[str, str], list[SqlRow], list[
     check_rows(scores, (str, int, *(number for _ in SCORE_NAMES)), path, "sentences")
     check_rows(counts, (str, *(int for _ in BATCH_COUNTS)), path, "batches")
     check_rows(trainings, (str, maybe, maybe, maybe), path, "utilities")
-    return cells, dict(facts), scores, counts, trainings
+    check_rows(images, (str, int, number, number, maybe, maybe), path, "images")
+    return cells, dict(facts), scores, counts, trainings, images
 
 
 def _described(kind: str, text: str, path: Path) -> dict[str, Any]:

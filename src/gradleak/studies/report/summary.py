@@ -18,6 +18,7 @@ from typing import Any
 
 from gradleak.errors import GradleakError
 from gradleak.studies.report.conditions import CONDITIONS, canonical, parse_by
+from gradleak.studies.report.image_rows import ImageRow, image_rows
 from gradleak.studies.report.published import find_published
 from gradleak.studies.report.recorded_study import RecordedStudy, read_study
 from gradleak.studies.report.rows import Row, merge_cells
@@ -38,6 +39,7 @@ class Overview:
         failed: every error and the number of cells that ended with it, the most frequent first.
         stale: cells left out because a run has found them stale: each reason, and their number.
         old: cells shown although the next run will find them stale: each reason, and their number.
+        images: one per configuration of an image model, sorted.
     """
 
     study: str | None
@@ -49,14 +51,18 @@ class Overview:
     failed: tuple[tuple[str, int], ...]
     stale: tuple[tuple[str, int], ...] = ()
     old: tuple[tuple[str, int], ...] = ()
+    images: tuple[ImageRow, ...] = ()
 
     @cached_property
     def same(self) -> dict[str, Any]:
-        """The conditions that are the same in all rows."""
+        """The conditions that are the same in all rows, of images where there are no others."""
+        rows: Sequence[Row | ImageRow] = self.rows or self.images
         return {
-            name: self.rows[0].conditions[name]
+            name: rows[0].conditions[name]
             for name in CONDITIONS
-            if self.rows and len({canonical(row.conditions[name]) for row in self.rows} | {canonical(None)}) == 2
+            if rows
+            and name in rows[0].conditions
+            and len({canonical(row.conditions[name]) for row in rows} | {canonical(None)}) == 2
         }
 
     @cached_property
@@ -98,6 +104,7 @@ def summarise(path: str | Path, by: Sequence[str] | None = None) -> Overview:
         failed=tuple(study.errors.most_common()),
         stale=tuple(study.stale.most_common()),
         old=tuple(Counter(filter(None, (cell.old for cell in study.cells))).most_common()),
+        images=image_rows(study, chosen),
     )
 
 

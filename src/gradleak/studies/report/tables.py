@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from gradleak.errors import GradleakError
 from gradleak.studies.report.conditions import DEFAULTS, attack_label, in_words
+from gradleak.studies.report.image_rows import IMAGE_CONDITIONS, ImageRow
 from gradleak.studies.report.rows import Row
 from gradleak.studies.report.summary import Overview
 from gradleak.studies.report.utility_rows import UtilityRow
 
 ROUGE = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
+IMAGE_SCORES = {"mse": ("MSE", 4), "psnr": ("PSNR dB", 1), "ssim": ("SSIM", 3), "lpips": ("LPIPS", 3)}
 ERRORS_SHOWN = 5
 EMPTY = "–"
 
@@ -28,7 +30,7 @@ class TextTable:
 
 
 def text_tables(overview: Overview, digits: int = 0) -> list[TextTable]:
-    """Return the table of rows, and that of utilities under defenses that no row has, as far as there are any.
+    """Return the tables of rows, of images, and of utilities under defenses that no row has, as far as there are any.
 
     Args:
         overview: the study.
@@ -40,6 +42,8 @@ def text_tables(overview: Overview, digits: int = 0) -> list[TextTable]:
         cells = [[write(row) or EMPTY for _, write in columns] for row in overview.rows]
         texts = sum(title in map(_title, overview.varied) for title, _ in columns)
         tables.append(TextTable([title for title, _ in columns], cells, texts))
+    if overview.images:
+        tables.append(_image_table(overview))
     if overview.utilities_alone:
         tables.append(_utility_table(overview.utilities_alone))
     return tables
@@ -58,6 +62,8 @@ def notes(overview: Overview) -> list[str]:
             "n: sentences; R-1, R-2, R-L: ROUGE F-measure in %, in brackets its 95 % bootstrap interval over batches; "
             "seconds: per sentence"
         )
+    if overview.images:
+        lines.append("n: images; MSE, PSNR, SSIM, LPIPS: means over images; seconds: per image")
     if any(row.surplus for row in overview.rows):
         lines.append("precision %: of the texts returned, those that are exactly a private text; some were surplus")
     lost = max((row.unrepresentable or 0 for row in overview.rows), default=0)
@@ -65,6 +71,7 @@ def notes(overview: Overview) -> list[str]:
         lines.append(f"up to {_count(lost, 'sentence')} of a row cannot be represented by the tokenizer: never exact")
     papers: dict[str, set[str]] = {}
     beside = [row.published for row in overview.rows] + [utility.published for utility in overview.utilities]
+    beside += [row.published for row in overview.images]
     for published in filter(None, beside):
         papers.setdefault(published.source, set()).add(published.target)
     lines += [f"paper: {source}, on {', '.join(sorted(targets))}" for source, targets in papers.items()]
@@ -125,6 +132,36 @@ def _utility_table(utilities: Sequence[UtilityRow]) -> TextTable:
         for row, found in zip(cells, figures, strict=True):
             row += [_number(found.get("mcc"), 3), _epsilon(found.get("epsilon"))]
     return TextTable(titles, [[cell or EMPTY for cell in row] for row in cells], 2)
+
+
+def _image_table(overview: Overview) -> TextTable:
+    """Return the table of images, without conditions that are the same in all of its rows."""
+    rows = overview.images
+    by = [name for name in IMAGE_CONDITIONS if name in overview.by]
+    varied = [name for name in by if len({plain(row.conditions[name]) for row in rows}) > 1] or by[:1]
+    scores = [name for name in IMAGE_SCORES if any(name in row.scores for row in rows)]
+    titles = [*map(_title, varied), "n", *(IMAGE_SCORES[name][0] for name in scores), "seconds"]
+    beside = [name for name in scores if any(row.published and name in row.published.figures for row in rows)]
+    titles += [f"paper {IMAGE_SCORES[name][0]}" for name in beside]
+    cells = [
+        [
+            *(plain(row.conditions[name]) for name in varied),
+            str(row.images),
+            *(_image_score(row, name) for name in scores),
+            _number(row.seconds, 2) or EMPTY,
+            *(_image_figure(row, name) for name in beside),
+        ]
+        for row in rows
+    ]
+    return TextTable(titles, cells, len(varied))
+
+
+def _image_score(row: ImageRow, name: str) -> str:
+    return f"{row.scores[name].mean:.{IMAGE_SCORES[name][1]}f}" if name in row.scores else EMPTY
+
+
+def _image_figure(row: ImageRow, name: str) -> str:
+    return _number(row.published.figures.get(name), IMAGE_SCORES[name][1]) if row.published else EMPTY
 
 
 def _missing_cells(overview: Overview) -> list[str]:

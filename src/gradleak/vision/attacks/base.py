@@ -17,7 +17,7 @@ from gradleak.exchange import Deadline, Knowledge, Update
 from gradleak.settings import check_settings, settings_of
 from gradleak.targets import Target
 from gradleak.version import __version__
-from gradleak.vision.observation import Observation, matching_loss, observe
+from gradleak.vision.observation import Observation, excess, matching_loss, observe
 from gradleak.vision.sample_gradients import flat
 from gradleak.vision.target import ImageTarget
 
@@ -59,6 +59,10 @@ class Search:
     def distances(self, images: Tensor) -> Tensor:
         """Return each client's matching loss at some images, differentiable."""
         return matching_loss(self.seen, flat(self.target.gradients(images, self.seen.labels)))
+
+    def excesses(self, images: Tensor) -> Tensor:
+        """Return each client's distance from gradients that pruning would have sent so, differentiable."""
+        return excess(self.seen, flat(self.target.gradients(images, self.seen.labels)))
 
     def share_done(self, step: int, steps: int, seconds: float) -> float:
         """Return how much of a descent is done, by its steps or by the clock; learning rates follow it.
