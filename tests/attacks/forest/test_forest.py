@@ -138,6 +138,21 @@ def test_adapters_of_a_model_with_a_table_of_positions_are_read_below_the_rank(r
     assert found.verified
 
 
+ROUNDED: dict[str, dict[str, Any]] = {
+    "a difference of weights": {"fedavg": FedAvg(steps=1, lr=0.1)},
+    "two steps": {"fedavg": FedAvg(steps=2, lr=1e-2, batch=1)},
+    "bf16": {"send": "bf16"},
+}
+
+
+@pytest.mark.parametrize("client", ROUNDED.values(), ids=ROUNDED)
+def test_rounded_adapters_of_a_model_with_a_table_of_positions_are_read(client: dict[str, Any]) -> None:
+    pytest.importorskip("peft")
+    found = read(decoder("gpt2", lora="r=16", n_embd=128, n_layer=4), BATCH[:2], **client)
+    assert sorted(found.texts) == sorted(BATCH[:2])
+    assert found.verified
+
+
 def test_a_note_says_that_the_adapters_dropout_may_hide_the_text() -> None:
     pytest.importorskip("peft")
     found = read(decoder(lora="r=8,dropout=0.05"), [SENTENCE], dropout=True)
