@@ -22,16 +22,16 @@ from gradleak.optimisation.slots import impossible_words
 from gradleak.targets import Target, Task
 from gradleak.version import __version__
 
-LAMP = {"steps": "3", "steps_per_round": "2", "starts": "4", "permutations": "4", "moves": "4", "polish": "1"}
+LAMP = {"steps": "3", "steps_per_round": "2", "starts": "2", "permutations": "2", "moves": "2", "alpha_lm": "0"}
 QUICK: dict[str, dict[str, str]] = {
     "dlg": {"steps": "3"},
     "tag": {"steps": "3"},
-    "lamp": LAMP | {"alpha_lm": "0"},
-    "lamp-l2l1": LAMP | {"alpha_lm": "0"},
+    "lamp": LAMP | {"polish": "0"},
+    "lamp-l2l1": LAMP | {"polish": "1"},
     "edr": {"iterations": "3", "starts": "2", "adjusted": "1", "adjustments": "1", "attempts": "1"},
     "fet": {"population": "8", "generations": "3", "hall_of_fame": "2", "iterations": "2"},
     "auto": {"budget": "0.000001"},
-    "grab": {"steps": "3", "starts": "3", "permutations": "3", "rounds": "2", "passes": "1", "polish": "1"},
+    "grab": {"steps": "2", "starts": "2", "permutations": "2", "rounds": "2", "passes": "1", "polish": "0"},
     "mosaic": {"ways": "1"},
     "sieve": {},
     "lti": {},

@@ -88,7 +88,8 @@ def test_the_first_round_is_read_while_there_are_fewer_tokens_than_the_rank() ->
 def test_more_tokens_than_dimensions_are_reported_as_such() -> None:
     words = [word for word in WORDS if word.isalpha()][:29]
     texts = [" ".join(words[number:] + words[:number]) for number in range(0, 28, 4)]
-    found = read(decoder(), texts)
+    target = decoder(num_hidden_layers=3)
+    found = find_attack("forest")()(target, Client(target).update(texts), Knowledge(), budget=3.0)
     assert not found.verified
     assert any(note.startswith("capacity") for note in found.notes)
 
