@@ -70,7 +70,7 @@ class TrialRunner:
     def _goes_on(self, result: TrialResult, seconds: float, share: float) -> bool:
         """Return whether there is time for further updates of a trial."""
         within = self.clock.spent + result.pace <= share * self.request.budget
-        return result.error is None and within and OVERRUN * seconds <= self.clock.left()
+        return result.error is None and within and max(OVERRUN * seconds, result.pace) <= self.clock.left()
 
     def _attacked(self, trial: Trial, cells: list[AttackCell]) -> TrialResult:
         summary = self.session.run(cells)
