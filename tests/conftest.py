@@ -24,6 +24,13 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A busy machine takes longer than Hypothesis allows an example; Flower's and FLARE's environments have none.
+if find_spec("hypothesis"):
+    from hypothesis import settings
+
+    settings.register_profile("gradleak", deadline=None)
+    settings.load_profile("gradleak")
+
 # Flower and FLARE have environments of their own: make test-flower, make test-flare.
 collect_ignore_glob = [
     f"{room}/*" for room, package in (("flower", "flwr"), ("flare", "nvflare")) if not find_spec(package)

@@ -140,6 +140,7 @@ def test_commands_and_workers_know_the_plugins_of_installed_distributions(instal
     assert "murmur" in DEFENSES
 
 
+@pytest.mark.slow
 def test_the_installed_command_finds_a_module_in_the_current_folder(here: Path) -> None:
     script = here.parent / "bin" / "gradleak"
     script.parent.mkdir()

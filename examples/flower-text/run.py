@@ -30,7 +30,11 @@ from flower_text.task import round_texts
 HERE = Path(__file__).resolve().parent
 SCRIPTS = Path(sys.executable).parent
 CLIENTS, ROUNDS, TEXTS_A_ROUND, START_SECONDS = 3, 2, 2, 120.0
-LOOK_AT = {"classifier": 'audit-clients=3 budget="20s"', "lora": 'audit-clients=1 budget="20s"'}
+RUN_CONFIG = {
+    "classifier": 'batch=1 steps=2 audit-clients=3 budget="20s"',
+    "lora": 'batch=2 steps=1 audit-clients=1 budget="20s"',
+}
+"""Two texts of a client in a round either way: one in each of two steps, or both in one."""
 
 
 def main() -> int:
@@ -101,7 +105,7 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
 
 def train(kind: str, folder: Path, environment: Mapping[str, str], *, audit: bool) -> float:
     """Run the app, show its log, and return the seconds that its rounds took."""
-    config = f'kind="{kind}" directory="{folder}" audit={str(audit).lower()} {LOOK_AT[kind]}'
+    config = f'kind="{kind}" directory="{folder}" audit={str(audit).lower()} {RUN_CONFIG[kind]}'
     command = [str(SCRIPTS / "flwr"), "run", str(HERE), "--stream", "-c", config]
     command += ["--federation-config", f"num-supernodes={CLIENTS} client-resources-num-cpus=1"]
     seconds = 0.0

@@ -336,6 +336,24 @@ def test_few_texts_give_words_instead_of_a_figure(finished: Path) -> None:
     assert all(setting["utility"] is None for setting in record_of(finished)["settings"])
 
 
+def test_an_audit_of_attacks_that_overrun_their_time_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each update takes six times what it is given; all that could be tried would take 20 s."""
+    small = {"SHORTEST": 0.05, "PATIENT": 0.05, "PATIENCE": 1.0, "STARTUP": 0.0, "LEAST_UPDATES": 1}
+    for name, value in small.items():
+        monkeypatch.setattr(f"gradleak.assessment.plan.{name}", value)
+    for name in ("SHORTEST", "STARTUP"):
+        monkeypatch.setattr(f"gradleak.assessment.clock.{name}", small[name])
+    arguments = options(tmp_path, "--set", "seconds=0.3")
+    arguments[arguments.index("--budget") + 1] = "5s"
+    assert main(arguments) == 0
+    record = record_of(tmp_path)
+    assert record["finished"]
+    assert sum(setting["seconds"] for setting in record["settings"]) <= 1.1 * 5
+    assert any("the budget was spent" in line for line in record["threat_model"]["not_tested"])
+
+
 def test_other_rows_make_another_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = options(tmp_path, "--defense", "noise:10")
     assert main(arguments) == 0

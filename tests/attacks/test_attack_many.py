@@ -17,6 +17,8 @@ DIFFERENT = [["cat"], ["the big red dog sat on a mat"], ["dog ran"]]
 BATCHES = [["cat", "the dog ran"], ["a big mat"], ["dog ran on a red mat", "the"]]
 ATTACKS = [Dlg(steps=3, lr=0.01), Tag(steps=3, lr=0.01)]
 
+KINDS = [kind for kind in TARGET_KINDS if kind[0] in ("bert", "gpt2")]
+
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=["dlg", "tag"])
 
 
@@ -39,11 +41,13 @@ def assert_alike(found: Reconstruction, expected: Reconstruction) -> None:
     assert [g.loss for g in found.history] == pytest.approx([g.loss for g in expected.history], rel=1e-4)
 
 
-@every_attack
 @pytest.mark.parametrize("batches", [EQUAL, DIFFERENT, BATCHES], ids=["equal-lengths", "lengths", "batch-sizes"])
-@pytest.mark.parametrize(("family", "task"), [kind for kind in TARGET_KINDS if kind[0] in ("bert", "gpt2")])
+@pytest.mark.parametrize(
+    ("attack", "family", "task"),
+    [(Dlg(steps=3, lr=0.01), *kind) for kind in KINDS[:2]] + [(Tag(steps=3, lr=0.01), *KINDS[2])],
+)
 def test_victims_attacked_together_give_what_they_give_alone(
-    attack: Dlg, batches: list[list[str]], family: str, task: Task
+    batches: list[list[str]], attack: Dlg, family: str, task: Task
 ) -> None:
     batches = [[text + " ." for text in texts] for texts in batches]  # a language model needs two tokens
     target = small_target(family, task, dtype=torch.float64)
@@ -87,7 +91,7 @@ def test_what_one_victims_attacker_is_told_is_not_lost_beside_one_who_knows_less
 def test_how_many_lengths_others_have_to_try_does_not_matter() -> None:
     target = small_target("bert", dtype=torch.float64)
     updates = [Client(target).update([text], [1]) for text in ("the cat", "dog ran")]
-    attack = Dlg(steps=10, lr=0.01, longest_tried=9, lengths_kept=2)
+    attack = Dlg(steps=4, lr=0.01, longest_tried=7, lengths_kept=2)
     for known in (Knowledge(), Knowledge(longest=4), Knowledge(lengths=[4])):
         together = attack.many(target, updates, [known, Knowledge()])
         assert_alike(together[0], attack(target, updates[0], known))
@@ -97,7 +101,7 @@ def test_lengths_that_others_positions_give_away_do_not_matter() -> None:
     target = small_target("bert", dtype=torch.float64)
     batches = [["the cat", "dog ran"], ["the big red dog sat", "a mat"]]
     updates = [Client(target, embeddings="words-frozen").update(texts, [0, 1]) for texts in batches]
-    attack = Dlg(steps=10, lr=0.01, lengths_kept=2)
+    attack = Dlg(steps=4, lr=0.01, lengths_kept=2)
     known = Knowledge(labels=[0, 1])
     for found, update in zip(attack.many(target, updates, [known] * 2), updates, strict=True):
         assert_alike(found, attack(target, update, known))

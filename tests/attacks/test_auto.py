@@ -64,7 +64,7 @@ def test_an_attack_that_fails_is_named_and_the_others_go_on(tiny: Target, monkey
 def test_noise_on_word_embeddings_is_attacked_and_not_refused(tiny: Target) -> None:
     update = Client(tiny, embeddings="trained").update(["the cat sat on the mat"], [0])
     noisy = defend(update, [parse_defense("noise:0.01")], torch.Generator().manual_seed(0))
-    result = Sieve()(tiny, noisy, budget=5.0)
+    result = Sieve()(tiny, noisy, budget=1.0)
     assert result.token_ids
 
 

@@ -34,13 +34,14 @@ every_attack = pytest.mark.parametrize("name", ATTACKS_HERE)
 SEARCHES = [name for name in ATTACKS_HERE if not name.startswith("lti")]
 every_search = pytest.mark.parametrize("name", SEARCHES)
 
-LAMP = {"starts": "6", "permutations": "6", "moves": "6", "steps": "40", "steps_per_round": "5", "alpha_lm": "0"}
+LAMP = {"starts": "4", "permutations": "4", "moves": "4", "steps": "40", "steps_per_round": "5", "alpha_lm": "0"}
+LAMP["polish"] = "2"
 MODERATE: dict[str, dict[str, str]] = {
     "dlg": {"steps": "60"},
     "tag": {"steps": "60"},
     "lamp": LAMP,
     "lamp-l2l1": LAMP,
-    "grab": {"starts": "6", "permutations": "6", "steps": "20", "rounds": "2", "passes": "2", "polish": "2"},
+    "grab": {"starts": "4", "permutations": "4", "steps": "20", "rounds": "2", "passes": "1", "polish": "1"},
     "edr": {"iterations": "40", "adjustments": "5"},
     "fet": {"population": "20", "generations": "10", "iterations": "6"},
 }
@@ -86,7 +87,7 @@ def assert_sound(target: Target, finding: Finding, lengths: Sequence[int] | None
 
 
 @every_search
-@pytest.mark.parametrize("asks", [0, 2, 12, 30])
+@pytest.mark.parametrize("asks", [0, 3, 25])
 def test_whenever_time_is_up_an_attack_returns_what_it_has(name: str, asks: int) -> None:
     target = small_target("bert")
     victim, lengths = prey(target)
@@ -99,7 +100,7 @@ def test_whenever_time_is_up_an_attack_returns_what_it_has(name: str, asks: int)
 
 
 @every_search
-@pytest.mark.parametrize("asks", [0, 3, 9])
+@pytest.mark.parametrize("asks", [0, 6])
 def test_so_does_one_that_was_told_nothing(name: str, asks: int) -> None:
     target = small_target("bert", num_labels=3)
     victim, _ = prey(target, told=False)

@@ -214,7 +214,7 @@ def test_learning_explores_batches(lengths: bool) -> None:
 BATCH = ("the cat sat on a mat .", "big dog ran on .", "b c d the e f g h", "the j k .")
 
 
-@pytest.mark.parametrize(("family", "count"), [("bert", 4), ("roberta", 2), ("distilbert", 2), ("albert", 2)])
+@pytest.mark.parametrize(("family", "count"), [("bert", 3), ("roberta", 2), ("distilbert", 2), ("albert", 2)])
 def test_sentences_of_a_batch_are_found_where_the_words_of_each_place_are_read(family: str, count: int) -> None:
     result = found(small_target(family, dtype=torch.float64), BATCH[:count], rounds=10, positions=True)
     assert sorted(result.texts) == sorted(BATCH[:count])

@@ -177,7 +177,7 @@ def test_known_lengths_stay() -> None:
 def test_where_only_the_longest_is_known_no_sequence_is_longer() -> None:
     target = small_target("bert")
     longest = max(target.encode(TEXTS).lengths)
-    attack = Grab(**SMALL | {"steps": 30, "passes": 2})
+    attack = Grab(**SMALL | {"steps": 8, "polish": 0})
     result = attack(target, capture(target, TEXTS), Knowledge(batch_size=2, longest=longest, dropout=0.0))
     assert all(target.min_length <= len(ids) <= longest for ids in result.token_ids)
     assert result.labels is not None
@@ -191,7 +191,7 @@ def test_lengths_that_are_not_told_are_found_with_the_words() -> None:
     update = capture(target, texts)
     longest = max(target.encode(texts).lengths)
     known = Knowledge(labels=[0, 1], batch_size=2, longest=longest, dropout=0.0)
-    attack = Grab(**SMALL | {"permutations": 2, "passes": 3, "beams": 4})
+    attack = Grab(**SMALL | {"permutations": 1, "passes": 2, "beams": 3})
     victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
     cohort = attack.cohort(target, victims, Reporter())
     words = target.encode(["my father lost all his money", "he ran ran he ran he"]).ids[None, None]
@@ -261,7 +261,7 @@ def test_whom_a_pass_has_not_changed_the_others_passes_do_not_change() -> None:
     texts = ["a dog", "the dog sat on a mat", "big cat"]
     updates = [Client(target, dropout=True, seed=number).update([text], [0]) for number, text in enumerate(texts)]
     known = [Knowledge(labels=[0], lengths=target.encode([text]).lengths, dropout=0.1) for text in texts]
-    attack = Grab(**SMALL | {"passes": 4, "rounds": 3, "stop": "settled"})
+    attack = Grab(**SMALL | {"passes": 3, "stop": "settled", "polish": 0, "steps": 5})
     for found, update, facts in zip(attack.many(target, updates, known), updates, known, strict=True):
         alone = attack(target, update, facts)
         assert found.token_ids == alone.token_ids
@@ -273,8 +273,9 @@ def test_a_noisy_update_beside_a_clean_one_does_not_change_its_distance() -> Non
     clean = capture(target, TEXTS[:1])
     noisy = defend(clean, [parse_defense("noise:0.1")], torch.Generator().manual_seed(0))
     known = Knowledge(labels=[0], lengths=target.encode(TEXTS[:1]).lengths, dropout=0.0)
-    together = Grab(**SMALL).many(target, [clean, noisy], [known] * 2)
-    assert together[0].loss == pytest.approx(Grab(**SMALL)(target, clean, known).loss, rel=1e-6)
+    attack = Grab(**SMALL | {"rounds": 1, "polish": 0})
+    together = attack.many(target, [clean, noisy], [known] * 2)
+    assert together[0].loss == pytest.approx(attack(target, clean, known).loss, rel=1e-6)
 
 
 def test_batches_with_another_longest_sentence_are_attacked_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +291,7 @@ def test_batches_with_another_longest_sentence_are_attacked_together(monkeypatch
         return run(self, target, some, reporter)
 
     monkeypatch.setattr(Grab, "run", noted)
-    attack = Grab(**SMALL)
+    attack = Grab(**SMALL | {"rounds": 1, "polish": 0})
     together = attack.many(target, updates, known)
     assert seen == [2]
     for found, update, facts in zip(together, updates, known, strict=True):
@@ -369,16 +370,15 @@ def test_masks_that_would_not_move_are_refused() -> None:
 
 def test_a_batch_of_many_runs() -> None:
     target = small_target("bert")
-    texts = ["the cat ran", "a dog sat on a mat"] * 16
-    known = Knowledge(batch_size=32, longest=max(target.encode(texts).lengths))
-    result = Grab(**SMALL | {"steps": 2, "rounds": 1, "beams": 1, "polish": 0})(
-        target, capture(target, texts, dropout=True), known
-    )
-    assert len(result.token_ids) == 32
+    texts = ["the cat ran", "a dog sat on a mat"] * 8
+    known = Knowledge(batch_size=16, longest=max(target.encode(texts).lengths))
+    few = {"steps": 2, "rounds": 1, "beams": 1, "polish": 0, "starts": 1, "permutations": 1}
+    result = Grab(**SMALL | few)(target, capture(target, texts, dropout=True), known)
+    assert len(result.token_ids) == 16
     assert all(target.min_length <= len(ids) <= (known.longest or 0) for ids in result.token_ids)
     assert math.isfinite(result.loss)
     assert result.labels is not None
-    assert len(result.labels) == 32
+    assert len(result.labels) == 16
 
 
 @pytest.mark.slow

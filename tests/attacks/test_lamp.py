@@ -35,21 +35,23 @@ def capture(target: Target, texts: list[str], embeddings: str = "frozen") -> tup
     return update, Knowledge(labels=labels, lengths=target.encode(texts).lengths)
 
 
-@pytest.mark.parametrize("ablation", [{"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"discrete": "end"}, {"discrete": "none"}])
-def test_every_ablation_changes_where_the_descent_ends(
-    ablation: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def end_of_descent(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Tensor:
+    """Return the embeddings at which LAMP's descent ends on one sentence."""
     target = small_target("bert")
     update, known = capture(target, TEXTS[1:])
-    ends = []
-    for changes in ({}, ablation):
-        attack = Lamp(**{**SMALL, "lr": 0.1, "alpha_lm": 50.0, "polish": 0, "moves": 8, "starts": 4, **changes})
-        cohort = attack.cohort(target, [Victim(update.gradient(), known, torch.Generator().manual_seed(0))], Reporter())
-        monkeypatch.setattr(Lamp, "cohort", lambda *_, cohort=cohort: cohort)
-        attack.run(target, cohort.victims, Reporter())
-        monkeypatch.undo()
-        ends.append(cohort.descender.now.embeddings)
-    assert not torch.equal(*ends)
+    attack = Lamp(**{**SMALL, "lr": 0.1, "alpha_lm": 50.0, "polish": 0, "moves": 8, "starts": 4, **changes})
+    cohort = attack.cohort(target, [Victim(update.gradient(), known, torch.Generator().manual_seed(0))], Reporter())
+    monkeypatch.setattr(Lamp, "cohort", lambda *_: cohort)
+    attack.run(target, cohort.victims, Reporter())
+    monkeypatch.undo()
+    return cohort.descender.now.embeddings
+
+
+def test_every_ablation_changes_where_the_descent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = end_of_descent(monkeypatch)
+    ablations: list[dict[str, Any]] = [{"alpha_lm": 0.0}, {"alpha_reg": 0.0}, {"discrete": "end"}, {"discrete": "none"}]
+    for ablation in ablations:
+        assert not torch.equal(whole, end_of_descent(monkeypatch, **ablation)), ablation
 
 
 @pytest.mark.parametrize(("discrete", "when"), [("alternate", [10, 20, 25]), ("end", [25, 25, 25]), ("none", [])])
@@ -58,6 +60,7 @@ def test_moves_at_the_end_are_as_many_as_in_between(
 ) -> None:
     target = small_target("bert")
     update, known = capture(target, TEXTS)
+    few = {**SMALL, "starts": 4, "permutations": 4, "moves": 4, "polish": 0}
     steps: list[int] = []
     rearrange = Descender.rearrange
 
@@ -66,7 +69,7 @@ def test_moves_at_the_end_are_as_many_as_in_between(
         rearrange(self, orders)
 
     monkeypatch.setattr(Descender, "rearrange", noted)
-    Lamp(**{**SMALL, "steps": 25, "steps_per_round": 10, "alpha_lm": 0.0, "discrete": discrete})(target, update, known)
+    Lamp(**{**few, "steps": 25, "steps_per_round": 10, "alpha_lm": 0.0, "discrete": discrete})(target, update, known)
     assert steps == when
 
 
@@ -74,9 +77,9 @@ def test_the_start_is_the_best_of_many() -> None:
     target = small_target("bert")
     update, known = capture(target, TEXTS[:1])
     few = Lamp(**{**SMALL, "steps": 1, "starts": 1, "permutations": 1, "alpha_lm": 0.0, "polish": 0})
-    many = Lamp(**{**SMALL, "steps": 1, "starts": 200, "permutations": 200, "alpha_lm": 0.0, "polish": 0})
-    losses = [attack(target, update, known, seed=seed).history[0].loss for attack in (few, many) for seed in range(4)]
-    assert sum(losses[4:]) < sum(losses[:4])
+    many = Lamp(**{**SMALL, "steps": 1, "starts": 100, "permutations": 100, "alpha_lm": 0.0, "polish": 0})
+    losses = [attack(target, update, known, seed=seed).history[0].loss for attack in (few, many) for seed in range(3)]
+    assert sum(losses[3:]) < sum(losses[:3])
 
 
 def test_the_regulariser_draws_lengths_to_the_vocabularys() -> None:
@@ -92,7 +95,7 @@ def test_the_regulariser_draws_lengths_to_the_vocabularys() -> None:
 def test_unknown_lengths_are_tried_and_the_best_are_kept() -> None:
     target = small_target("bert")
     update, _ = capture(target, TEXTS[:1])
-    attack = Lamp(**{**SMALL, "longest_tried": 9, "lengths_kept": 2})
+    attack = Lamp(**{**SMALL, "longest_tried": 9, "lengths_kept": 2, "polish": 0, "alpha_lm": 0.0})
     result = attack(target, update, Knowledge(labels=[0]))
     assert 3 <= len(result.token_ids[0]) <= 9
     assert "lengths 3 to 9 tried" in result.notes
@@ -144,7 +147,7 @@ def test_words_are_put_in_order_once_when_a_round_has_not_changed_them(
     assert [target.decode(ids) for ids in found.token_ids] == texts
 
 
-@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 20)])
+@pytest.mark.parametrize(("early", "steps"), [(False, 30), (True, 20)])
 def test_who_is_solved_by_an_early_order_takes_no_more_steps(
     early: bool, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +156,8 @@ def test_who_is_solved_by_an_early_order_takes_no_more_steps(
     update, known = capture(target, [text])
     words = target.embed(target.encode(["his money lost all my father"]).ids[None, None])
     monkeypatch.setattr(lamp, "best_permutation", lambda cohort, _: replace(cohort.guess, embeddings=words))
-    settings = {**SMALL, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
+    few = {**SMALL, "starts": 2, "permutations": 2}
+    settings = {**few, "steps": 30, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
     result = Lamp(**settings)(target, update, known)
     assert result.texts == (text,)
     assert result.history[-1].step == steps
@@ -165,21 +169,23 @@ def test_who_keeps_to_wrong_words_takes_no_more_steps(early: bool, steps: int, m
     update, known = capture(target, ["my father lost all his money"])
     words = target.embed(target.encode(["my mother found all the books"]).ids[None, None])
     monkeypatch.setattr(lamp, "best_permutation", lambda cohort, _: replace(cohort.guess, embeddings=words))
-    settings = {**SMALL, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
+    few = {**SMALL, "starts": 2, "permutations": 2}
+    settings = {**few, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
     result = Lamp(**settings)(target, update, known)
     assert set(result.texts[0].split()) == {"my", "mother", "found", "all", "the", "books"}
     assert result.history[-1].step == steps
 
 
-@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 10)])
+@pytest.mark.parametrize(("early", "steps"), [(False, 20), (True, 10)])
 def test_who_arrives_early_does_not_wait_for_others(early: bool, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
     update, known = capture(target, TEXTS[:1])
-    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(seed)) for seed in range(5)]
+    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(seed)) for seed in range(3)]
     monkeypatch.setattr(Cohort, "solved", lambda self: [number == 0 for number in self.numbers])
-    attack = Lamp(**{**SMALL, "steps": 50, "alpha_lm": 0.0, "order_early": early})
+    few = {**SMALL, "starts": 2, "permutations": 2, "moves": 2, "polish": 1}
+    attack = Lamp(**{**few, "steps": 20, "alpha_lm": 0.0, "order_early": early})
     found = attack.run(target, victims, Reporter())
-    assert [finding.history[-1].step for finding in found] == [steps, 50, 50, 50, 50]
+    assert [finding.history[-1].step for finding in found] == [steps, 20, 20]
 
 
 @pytest.mark.parametrize(("family", "task"), [("bert", "classification"), ("gpt2", "causal-lm")])
@@ -220,7 +226,7 @@ def test_the_best_start_is_the_same_however_many_fit_at_once(known: Knowledge, m
 def test_who_is_solved_leaves_and_the_others_do_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
     updates, known = zip(*(capture(target, [text]) for text in ("dog", TEXTS[1])), strict=True)
-    attack = Lamp(**{**SMALL, "steps": 60, "alpha_lm": 0.0})
+    attack = Lamp(**{**SMALL, "steps": 60, "alpha_lm": 0.0, "starts": 4, "permutations": 4, "moves": 8, "polish": 1})
     alone = [attack(target, update, facts) for update, facts in zip(updates, known, strict=True)]
     running: list[int] = []
     moves = Lamp.best_moves

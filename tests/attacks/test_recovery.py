@@ -26,29 +26,23 @@ def talkative_target(seed: int) -> Target:
     return target
 
 
-@pytest.mark.parametrize(("attack", "seeds"), [(Dlg(steps=80), 3), (Tag(steps=80), 1)], ids=["dlg", "tag"])
-def test_a_short_sentence_is_recovered_word_for_word(attack: Dlg, seeds: int) -> None:
-    """Of 8 models and seeds DLG was right in all, with other settings in 19 of 20: one of three may miss."""
-    right = 0
-    for seed in range(seeds):
-        target = talkative_target(seed)
-        update = Client(target).update([SENTENCE], [1])
-        known = Knowledge(labels=[1], lengths=target.encode([SENTENCE]).lengths)
-        result = attack(target, update, known, seed=seed)
-        assert result.history[-1].loss < result.history[0].loss / 10
-        if result.texts == (SENTENCE,):
-            right += 1
-            assert result.loss < 1e-9 * sum(float(tensor.square().sum()) for tensor in update.tensors.values())
-    assert right >= seeds - seeds // 3
+@pytest.mark.parametrize("attack", [Dlg(steps=80), Tag(steps=80)], ids=["dlg", "tag"])
+def test_a_short_sentence_is_recovered_word_for_word(attack: Dlg) -> None:
+    target = talkative_target(0)
+    update = Client(target).update([SENTENCE], [1])
+    known = Knowledge(labels=[1], lengths=target.encode([SENTENCE]).lengths)
+    result = attack(target, update, known)
+    assert result.history[-1].loss < result.history[0].loss / 10
+    assert result.texts == (SENTENCE,)
+    assert result.loss < 1e-9 * sum(float(tensor.square().sum()) for tensor in update.tensors.values())
 
 
 def test_an_attacker_who_is_told_nothing_finds_length_label_and_words() -> None:
     target = talkative_target(0)
-    for label in (0, 1):
-        update = Client(target).update(["dog ran"], [label])
-        result = Dlg(steps=60, lr=0.05, longest_tried=6, lengths_kept=4)(target, update)
-        assert (result.texts, result.labels) == (("dog ran",), (label,))
-        assert len(result.token_ids[0]) == 4
+    update = Client(target).update(["dog ran"], [0])
+    result = Dlg(steps=60, lr=0.05, longest_tried=6, lengths_kept=4)(target, update)
+    assert (result.texts, result.labels) == (("dog ran",), (0,))
+    assert len(result.token_ids[0]) == 4
 
 
 @pytest.mark.real

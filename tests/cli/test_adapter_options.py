@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,8 +37,8 @@ def test_attack_simulates_a_client_with_a_fresh_adapter(run: Run, model: str, tm
     assert scenario["lora"] == {"r": 2, "alpha": 16.0, "targets": "query+value", "rounds": 1}
 
 
-def test_an_update_of_a_fresh_adapter_is_attacked_in_another_process_without_options(
-    run: Run, model: str, tmp_path: Path
+def test_an_update_of_a_fresh_adapter_is_attacked_without_options(
+    run: Run, capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "update.safetensors"
     answer = run("capture", TEXT, "--model", model, "--lora", LORA, "--model-seed", "5", "-o", file)
@@ -48,10 +46,9 @@ def test_an_update_of_a_fresh_adapter_is_attacked_in_another_process_without_opt
     with safe_open(str(file), framework="pt") as opened:
         assert opened.metadata()["target.lora"] == "r=2,alpha=16,targets=query+value,rounds=1"
     assert all(name.startswith("base_model.model.") for name in load_file(file))
-    command = [sys.executable, "-m", "gradleak", "attack", "--update", str(file), *QUICK, "--device", "cpu"]
-    other = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (other.returncode, other.stderr) == (0, "")
-    assert "LoRA (r=2, alpha=16, targets=query+value, rounds=1)" in " ".join(other.stdout.split())
+    other = runner(capsys, "--device", "cpu")("attack", "--update", file, *QUICK)
+    assert (other.code, other.err) == (0, "")
+    assert "LoRA (r=2, alpha=16, targets=query+value, rounds=1)" in " ".join(other.out.split())
 
 
 def test_an_update_of_an_adapter_from_a_folder_names_what_is_needed(run: Run, model: str, tmp_path: Path) -> None:

@@ -310,6 +310,7 @@ def test_a_command_without_its_second_word_shows_what_there_is(capsys: pytest.Ca
     assert f"Usage: gradleak {group}" in answer.out
 
 
+@pytest.mark.slow
 def test_another_process_answers_in_one_line_too() -> None:
     command = [sys.executable, "-m", "gradleak", "attack", "-q", "cat " * 300]  # the tokenizer warns of it, too
     answer = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -162,8 +162,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     [
         ("d.txt", b"", "d.txt is empty"),
         ("d.csv", b" \n\n", "d.csv is empty"),
-        ("d.txt", b"\xff\xfea\x00", "d.txt is not UTF-8 text (byte 0xff at position 0)"),
-        ("d.csv", b"\xef\xbb\xbftext\ncaf\xe9!\n", "d.csv is not UTF-8 text (byte 0xe9 at position 11)"),
+        ("d.txt", b"\xff\xfea\x00", "d.txt is not UTF-8 text (byte 0xff at position 0); save it as UTF-8"),
+        (
+            "d.csv",
+            b"\xef\xbb\xbftext\ncaf\xe9!\n",
+            "d.csv is not UTF-8 text (byte 0xe9 at position 11); save it as UTF-8",
+        ),
         ("d.csv", b"text,label\n", "d.csv has no examples below its header"),
         ("d.csv", b'""\n', "d.csv has no examples below its header"),
         ("d.csv", b"text,label\na,1\nb\n", "line 3 of d.csv has 1 columns where the header has 2"),
@@ -208,3 +212,13 @@ def test_a_folder_is_not_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "odd.csv").mkdir()
     with pytest.raises(GradleakError, match=r"odd\.csv cannot be read"):
         load_dataset(str(tmp_path / "odd.csv"))
+
+
+def test_columns_may_be_separated_by_semicolons(tmp_path: Path) -> None:
+    path = tmp_path / "clients.csv"
+    path.write_text('text;label\nthe cat, of course;1\n"a; b";0\n', encoding="utf-8")
+    found = load_dataset(str(path))
+    assert found.texts == ("the cat, of course", "a; b")
+    assert found.labels == (1, 0)
+    path.write_text("text,a;b\nthe cat;1,x\n", encoding="utf-8")
+    assert load_dataset(str(path)).texts == ("the cat;1",)

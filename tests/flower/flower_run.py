@@ -19,10 +19,12 @@ from gradleak.targets import load_target
 
 PROTOCOL = "steps=1,lr=0.1,batch=2"
 TEXTS = (
-    ("the cat sat on a mat", "a big dog ran"),
-    ("the red dog sat", "a cat ran on the mat"),
-    ("a big red cat sat", "the dog ran on a red mat"),
+    ("the cat sat on b", "a big dog ran"),
+    ("c red d mat", "e f g h i"),
+    ("j k l m", "n o p q r s"),
 )
+"""Of different words: six sentences of the same ten words have all pairs of word and place in their row space."""
+
 LABELS = (0, 1)
 
 

@@ -58,8 +58,14 @@ def test_an_inverter_learns_to_read_unseen_text(tmp_path: Path) -> None:
     assert f"{inverter.card.accuracy:.1f} %" in card
 
 
-@pytest.mark.parametrize("texts", [[], ["sign"], ["prune-global:0.9"], ["noise:0.001", "clip:1"]], ids=str)
-@pytest.mark.parametrize("changes", [{"reduction": "hash"}, {"output": "vocabulary", "direct": False}], ids=str)
+HASHED, WHOLE = {"reduction": "hash"}, {"output": "vocabulary", "direct": False}
+
+
+@pytest.mark.parametrize(
+    ("texts", "changes"),
+    [([], WHOLE), (["sign"], HASHED), (["prune-global:0.9"], WHOLE), (["noise:0.001", "clip:1"], HASHED)],
+    ids=str,
+)
 def test_it_learns_under_defenses_with_every_reduction_and_output(texts: list[str], changes: dict[str, str]) -> None:
     target = language_model()
     recipe = replace(QUICK, defenses=tuple(map(parse_defense, texts)), **changes)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from oracle import oracle
-from test_matcher import close, draw, observe
+from test_matcher import close, draw, kinds_and_precisions, observe
 from torch import Tensor, nn
 
 from conftest import TARGET_KINDS, small_target
@@ -55,8 +55,7 @@ def test_gradients_of_full_rank_stay_matrices(change: str) -> None:
     assert outer_products(torch.stack([low_rank, gradient])) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize(("family", "task"), TARGET_KINDS, ids=["-".join(kind) for kind in TARGET_KINDS])
+@kinds_and_precisions
 @pytest.mark.usefixtures("always_outer")
 def test_distances_to_outer_products_equal_autograd(family: str, task: Task, dtype: torch.dtype) -> None:
     target = small_target(family, task, num_labels=3, dtype=dtype)

@@ -93,6 +93,7 @@ def test_a_process_whose_parent_is_gone_finishes_its_records(
     assert [record.get("status") for record in lines(tmp_path)[1:]] == ["done"]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_said_when_the_app_starts(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{}")

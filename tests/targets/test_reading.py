@@ -137,6 +137,7 @@ def test_pickled_weights_are_refused(folder: Path, load: Loader, when: str) -> N
         load(folder)
 
 
+@pytest.mark.slow
 def test_a_yes_on_standard_input_does_not_run_a_priors_code(folder: Path) -> None:
     trace = own_config(folder)
     command = [sys.executable, "-m", "gradleak", "attack", "the cat", "--attack", "lamp", "--preset", "fast"]

@@ -6,6 +6,8 @@ subject    a first look at model, data and the client's updates
 ladders    defenses in units that mean something, each a ladder of strengths
 plan       what the budget allows, and the least that is needed
 trials     one setting: its cells, and what they found
+clock      what is spent of the budget, and what may still begin
+runner     trials run update by update, while there is time
 sweep      the order of trials: own setup, batch sizes, defenses by bisection, training, confirmation, knowledge
 verdict    the verdict, the recommendation and the gate
 document   the record that audit.json holds

@@ -27,6 +27,7 @@ SAMPLE, PROBE = 16, 2
 UTILITY_SHARE = 0.25
 LEAST_UPDATES = 10
 STARTUP = 5.0
+"""Seconds until the command has begun, and for drawing the page."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class AuditPlan:
         sizes: doubled batch sizes, in order.
         epochs: passes over the training texts; 0 if utility cannot be measured.
         steps: training steps.
+        training: estimated seconds of one training.
     """
 
     seconds: float
@@ -50,6 +52,7 @@ class AuditPlan:
     sizes: tuple[int, ...]
     epochs: int
     steps: int
+    training: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for the study's file."""
@@ -79,6 +82,7 @@ def make_plan(request: AuditRequest, subject: Subject) -> AuditPlan:
     sample = max(1, min(SAMPLE, available) // unit) * unit
     probe = max(1, PROBE // unit) * unit
     epochs = _epochs(subject)
+    steps = epochs * (subject.texts.train_size // TRAINING_BATCH) if epochs else 0
     return AuditPlan(
         seconds=round(seconds, 1),
         patience=round(max(PATIENT, PATIENCE * seconds), 1),
@@ -86,11 +90,13 @@ def make_plan(request: AuditRequest, subject: Subject) -> AuditPlan:
         probe=min(probe, sample),
         sizes=_sizes(request, available),
         epochs=epochs,
-        steps=epochs * (subject.texts.train_size // TRAINING_BATCH) if epochs else 0,
+        steps=steps,
+        training=round(steps * STEP * subject.seconds, 1),
     )
 
 
-TRAINING_BATCH = 16
+TRAINING_BATCH, STEP = 16, 4.0
+"""Texts of a training step, and how many times as long it takes as the update of one text."""
 
 
 def _epochs(subject: Subject) -> int:

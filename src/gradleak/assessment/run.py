@@ -22,8 +22,9 @@ from gradleak.assessment.document import make_record
 from gradleak.assessment.ladders import Ladder, ladders
 from gradleak.assessment.plan import AuditPlan, make_plan
 from gradleak.assessment.request import AuditRequest
+from gradleak.assessment.runner import OnTrial
 from gradleak.assessment.subject import Subject, look
-from gradleak.assessment.sweep import OWN, OnTrial, Sweep
+from gradleak.assessment.sweep import OWN, Sweep
 from gradleak.assessment.training import Trainings
 from gradleak.assessment.verdict import GateLimit
 from gradleak.audit.threads import one_thread

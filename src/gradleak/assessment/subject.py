@@ -35,6 +35,7 @@ class Subject:
         example_norm: median L2 norm of the update of one text alone.
         values: entries of an update.
         seconds: of computing one update.
+        startup: seconds from the start of the audit to the end of this look.
         small: whether the model is too small for several threads.
     """
 
@@ -45,6 +46,7 @@ class Subject:
     example_norm: float
     values: int
     seconds: float
+    startup: float = 0.0
     small: bool = False
 
     @property
@@ -54,7 +56,8 @@ class Subject:
 
     def sizes(self) -> dict[str, Any]:
         """Return the measured sizes, which the plan of an audit keeps: a later run must not measure others."""
-        return {"norm": self.norm, "example_norm": self.example_norm, "values": self.values, "seconds": self.seconds}
+        names = ("norm", "example_norm", "values", "seconds", "startup")
+        return {name: getattr(self, name) for name in names}
 
     def with_sizes(self, sizes: dict[str, Any]) -> Subject:
         """Return the subject with the sizes that an earlier run has measured."""
@@ -67,6 +70,7 @@ def look(request: AuditRequest, library: Library) -> Subject:
     Raises:
         GradleakError: if model or data cannot be read, or do not fit each other.
     """
+    started = time.perf_counter()
     found = read_texts(request)
     spec = request.target
     classes = classes_needed(found, request.data.labels)
@@ -86,6 +90,7 @@ def look(request: AuditRequest, library: Library) -> Subject:
         example_norm=statistics.median(map(norm_of, single)),
         values=sent[0].num_values,
         seconds=seconds,
+        startup=time.perf_counter() - started,
         small=is_small(target),
     )
 

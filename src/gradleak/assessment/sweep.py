@@ -6,30 +6,28 @@ the same decisions again, finds their results in the file, and goes on from ther
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gradleak.assessment.clock import AuditClock
 from gradleak.assessment.ladders import Bisection, Ladder, Rung
 from gradleak.assessment.plan import UTILITY_SHARE, AuditPlan
 from gradleak.assessment.request import AuditRequest
+from gradleak.assessment.runner import OnTrial, TrialRunner
 from gradleak.assessment.subject import Subject
 from gradleak.assessment.training import Defended, Trainings
-from gradleak.assessment.trials import Trial, TrialResult, collect
+from gradleak.assessment.trials import Trial, TrialResult
 from gradleak.exchange import FACTS
 from gradleak.studies.definition.library import Library
 from gradleak.studies.execution.driver import Session
 
-OWN_SHARE, BATCH_SHARE, CONFIRM_SHARE, SPARE = 0.35, 0.2, 0.25, 0.05
-"""Shares of the budget: the own setup, batch sizes, confirmation of what is recommended, and what is never planned."""
+OWN_SHARE, BATCH_SHARE, CONFIRM_SHARE = 0.35, 0.2, 0.25
+"""Shares of the budget: the own setup, batch sizes, and confirmation of what is recommended."""
 
 SLOW_BATCH = 4
 """Of batches of this size and larger one is attacked, of smaller ones two."""
 
 EXTENDED = 32
 """Sentences of the own setup if time is left: enough for an interval."""
-
-OnTrial = Callable[[Trial, TrialResult | None], None]
-"""Called before a trial, and after it with its result."""
 
 
 @dataclass
@@ -48,7 +46,9 @@ class Sweep:
         results: by name of the setting, in the order in which they were tried.
         searches: by ladder, what is known of where leakage ends.
         skipped: what was not tried, and why.
-        chosen: ladder and rung that are recommended, with whether all sentences of the sample confirmed it.
+        chosen: ladder and rung that are recommended.
+        clock: what is spent of the budget.
+        runner: runs the trials.
     """
 
     request: AuditRequest
@@ -63,6 +63,22 @@ class Sweep:
     searches: dict[str, Bisection] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     chosen: tuple[Ladder, Rung] | None = None
+    clock: AuditClock = field(init=False)
+    runner: TrialRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = AuditClock(
+            budget=self.request.budget,
+            startup=self.subject.startup,
+            slots=self.session.executor.slots,
+            clients=self.request.client.clients,
+            plan=self.plan,
+            results=self.results,
+            trainings=self.trainings,
+        )
+        self.runner = TrialRunner(
+            self.request, self.subject, self.session, self.library, self.clock, self.results, self.tell
+        )
 
     def run(self) -> None:
         """Try all settings that the budget allows."""
@@ -92,26 +108,25 @@ class Sweep:
     # --- axes --------------------------------------------------------------------------------------------------------
 
     def _own_setup(self) -> TrialResult:
-        """Attack the own setup: one update first, then as many as the budget allows."""
-        trial = replace(self._trial("own", OWN, self.request.unit), seconds=self.plan.patience)
-        first = self._try(trial)
+        """Attack the own setup: one update first, then as many as its share of the budget allows."""
+        trial = replace(self._own_trial("own", OWN, self.request.unit), seconds=self.plan.patience)
+        first = self.runner.run(trial)
         if first.error is not None:
             return first
-        allowed = int(OWN_SHARE * self.request.budget / max(0.01, first.pace))
-        sentences = min(self.plan.sample, max(1, allowed) * self.request.unit)
-        return self._try(replace(trial, sentences=sentences))
+        return self.runner.run(replace(trial, sentences=self.plan.sample), share=OWN_SHARE)
 
     def _batch_sizes(self) -> None:
         """Double the batch until nothing comes back."""
-        started, available = self.spent, len(self.subject.texts.attacked)
+        started, available = self.clock.spent, len(self.subject.texts.attacked)
         clients = self.request.client.clients
         for size in self.plan.sizes:
             updates = 1 if size >= SLOW_BATCH else min(2, available // (size * clients))
-            if self.spent - started + self.plan.patience > BATCH_SHARE * self.request.budget:
+            spent = self.clock.spent - started
+            if spent + self.plan.patience > BATCH_SHARE * self.request.budget or not self.clock.affordable(1):
                 self.skipped.append(f"batches of {size} and more: the budget was spent")
                 return
-            trial = self._trial("batch", f"batches of {size}", updates * size * clients)
-            result = self._try(replace(trial, batch_size=size, seconds=self.plan.patience))
+            trial = self._own_trial("batch", f"batches of {size}", updates * size * clients)
+            result = self.runner.run(replace(trial, batch_size=size, seconds=self.plan.patience))
             if size > self.request.batch_size and not result.leaks(self.request.line):
                 return
 
@@ -126,7 +141,7 @@ class Sweep:
                 number = search.next
                 if number is None:
                     open_ladders.remove(ladder)
-                elif not self._affordable(self._updates(self.plan.probe), reserve):
+                elif not self.clock.affordable(self._updates(self.plan.probe), reserve):
                     open_ladders.remove(ladder)
                     self.skipped.append(f"more strengths of {ladder.title}: the budget was spent")
                 else:
@@ -137,49 +152,68 @@ class Sweep:
         """Train without and with each defense at the strength where its leakage ends."""
         if not self.trainings.possible:
             return
+        if not self.clock.trainable(CONFIRM_SHARE):
+            self.trainings.skip(self.clock.left(CONFIRM_SHARE))
+            return
         self.trainings.train(*self.trainings.own)
         for ladder in self.every:
             end = self.searches[ladder.name].high
-            if end is not None and self.trainings.possible and self._trainable():
+            if end is None or not self.trainings.possible:
+                continue
+            if self.clock.trainable(CONFIRM_SHARE, by_example=ladder.first):
                 self.trainings.train(*self.defended(ladder, ladder.rungs[end]))
+            else:
+                self.skipped.append(f"the price of {ladder.title}: the budget was spent")
 
     def _choose(self) -> None:
         """Confirm the cheapest defense on the whole sample and against a better informed attacker.
 
-        A strength at which more sentences or more knowledge bring something back gives way to the next one.
+        A strength at which more sentences or more knowledge bring something back gives way to the next one, as long as
+        there is time to try it.
         """
         failed: set[str] = set()
         while (candidate := self._cheapest(failed)) is not None:
             ladder, number = candidate
             rung = ladder.rungs[number]
-            if self._holds(ladder, rung):
+            if rung.name not in self.results and not self.clock.affordable(self._updates(self.plan.probe)):
+                self.skipped.append(f"stronger {ladder.title}: the budget was spent")
+                failed.add(ladder.name)
+            elif self._holds(ladder, rung):
                 self.chosen = ladder, rung
                 self._train_chosen()
                 return
-            self.searches[ladder.name].low = max(self.searches[ladder.name].low, number)
-            if number + 1 < len(ladder.rungs):
-                self.searches[ladder.name].high = number + 1
             else:
-                self.searches[ladder.name].high = None
-                failed.add(ladder.name)
+                self._give_way(ladder, number, failed)
+
+    def _give_way(self, ladder: Ladder, number: int, failed: set[str]) -> None:
+        """Put the next strength in the place of one that failed, or the whole defense aside."""
+        search = self.searches[ladder.name]
+        search.low = max(search.low, number)
+        if number + 1 < len(ladder.rungs):
+            search.high = number + 1
+        else:
+            search.high = None
+            failed.add(ladder.name)
 
     def _holds(self, ladder: Ladder, rung: Rung) -> bool:
         """Return whether a rung stays below the line for as many sentences as can be afforded, and told everything."""
         line, unit = self.request.line, self.request.unit
-        left = self._left(0.0) / max(0.01, self.pace)
-        updates = max(self._updates(self.plan.probe), min(self._updates(self.plan.sample), int(left / 2)))
+        most = int(self.clock.left() / 2 / self.clock.pace) * self.session.executor.slots
+        updates = max(self._updates(self.plan.probe), min(self._updates(self.plan.sample), most))
         if self._try_rung(ladder, rung, updates * unit).leaks(line):
             return False
         facts = self.all_facts()
         probe = self.plan.probe
-        if set(facts) == set(self.request.facts) or not self._affordable(self._updates(probe), 0.0):
+        if set(facts) == set(self.request.facts) or not self.clock.affordable(self._updates(probe)):
             return True
         trial = self._rung_trial(ladder, rung, probe)
         told = replace(trial, axis="knowledge", name=f"{rung.name}, {INFORMED}", facts=facts)
-        return not self._try(told).leaks(line)
+        return not self.runner.run(told).leaks(line)
 
     def _train_chosen(self) -> None:
-        if self.chosen is not None and self.trainings.possible and self._trainable():
+        if self.chosen is None or not self.trainings.possible:
+            return
+        if self.clock.trainable(by_example=self.chosen[0].first):
             self.trainings.train(*self.defended(*self.chosen))
 
     def _more_knowledge(self, own: TrialResult) -> None:
@@ -190,22 +224,22 @@ class Sweep:
         sentences = min(
             len(own.sentences), max(self.plan.probe, self._updates(self.plan.sample) // 2 * self.request.unit)
         )
-        if not self._affordable(self._updates(sentences), 0.0):
+        if not self.clock.affordable(self._updates(sentences)):
             self.skipped.append("an attacker who is told more: the budget was spent")
             return
-        trial = self._trial("knowledge", f"{OWN}, {INFORMED}", sentences)
-        self._try(replace(trial, facts=facts, seconds=self.plan.patience))
+        trial = self._own_trial("knowledge", f"{OWN}, {INFORMED}", sentences)
+        self.runner.run(replace(trial, facts=facts, seconds=self.plan.patience))
 
     def _extend(self, own: TrialResult) -> None:
         """Attack more sentences of the own setup, if there is time and text."""
         unit = self.request.unit
         most = min(EXTENDED, len(self.subject.texts.attacked)) // unit * unit
-        if most > len(own.sentences) and self._left(0.0) > (most - len(own.sentences)) / unit * max(own.pace, 0.01):
-            self._try(replace(own.trial, sentences=most))
+        if most > len(own.sentences) and self.clock.left() > (most - len(own.sentences)) / unit * max(own.pace, 0.01):
+            self.runner.run(replace(own.trial, sentences=most))
 
     # --- one trial ---------------------------------------------------------------------------------------------------
 
-    def _trial(self, axis: str, name: str, sentences: int) -> Trial:
+    def _own_trial(self, axis: str, name: str, sentences: int) -> Trial:
         return Trial(
             axis=axis,
             name=name,
@@ -218,28 +252,14 @@ class Sweep:
 
     def _rung_trial(self, ladder: Ladder, rung: Rung, sentences: int) -> Trial:
         defenses, send = self.defended(ladder, rung)
-        trial = self._trial("defense", rung.name, sentences)
+        trial = self._own_trial("defense", rung.name, sentences)
         seconds = self.plan.patience if ladder.patient else self.plan.seconds
         return replace(
             trial, defenses=defenses, send=send, ladder=ladder.name, place=rung.place, label=rung.label, seconds=seconds
         )
 
     def _try_rung(self, ladder: Ladder, rung: Rung, sentences: int) -> TrialResult:
-        return self._try(self._rung_trial(ladder, rung, sentences))
-
-    def _try(self, trial: Trial) -> TrialResult:
-        """Run a trial, and keep its result in place of one with fewer sentences."""
-        known = self.results.get(trial.name)
-        if known is not None and (known.trial.sentences >= trial.sentences or known.error is not None):
-            return known
-        self.tell(trial, None)
-        cells = trial.cells(self.request, self.subject, self.library)
-        summary = self.session.run(cells)
-        errors = {failed.cell.id: failed.error for failed in summary.failed}
-        result = collect(trial, cells, self.session.store, errors)
-        self.results[trial.name] = result
-        self.tell(trial, result)
-        return result
+        return self.runner.run(self._rung_trial(ladder, rung, sentences))
 
     def defended(self, ladder: Ladder, rung: Rung) -> Defended:
         """Return the defenses of a rung together with the user's own, and the number format that is sent."""
@@ -273,33 +293,8 @@ class Sweep:
         best = -baseline["accuracy"] if baseline["accuracy"] is not None else baseline["perplexity"]
         return (round(max(0.0, loss - best), 2), ladder.cheapness)
 
-    @property
-    def spent(self) -> float:
-        """Seconds of all cells so far, as recorded, shared by the workers."""
-        slots, clients = self.session.executor.slots, self.request.client.clients
-        trials = self.results.values()
-        shared = sum(result.seconds / min(slots, max(1, result.trial.updates(clients))) for result in trials)
-        return shared + self.trainings.seconds
-
-    @property
-    def pace(self) -> float:
-        """Seconds that an update takes whose text is not simply read."""
-        slow = [result.pace for result in self.results.values() if result.sentences and not result.reads_everything]
-        return max(self.plan.seconds, sum(slow) / len(slow)) if slow else 1.3 * self.plan.seconds
-
     def _updates(self, sentences: int) -> int:
         return max(1, sentences // self.request.unit)
-
-    def _left(self, reserve: float) -> float:
-        return (1.0 - SPARE - reserve) * self.request.budget - self.spent
-
-    def _affordable(self, updates: int, reserve: float) -> bool:
-        """Return whether so many hard updates fit into the budget, with a share of it held back."""
-        waves = -(-updates // self.session.executor.slots)
-        return waves * self.pace <= self._left(reserve)
-
-    def _trainable(self) -> bool:
-        return (self.trainings.pace or 0.0) <= self._left(0.0)
 
 
 OWN, INFORMED = "own setup", "attacker told everything but the words"

@@ -38,6 +38,7 @@ class Trainings:
         found: utility by defenses and number format.
         errors: why a training failed.
         seconds: of all trainings.
+        too_slow: why none was begun; None if one was, or may be.
     """
 
     request: AuditRequest
@@ -48,6 +49,7 @@ class Trainings:
     found: dict[Defended, dict[str, Any]] = field(default_factory=dict)
     errors: dict[Defended, str] = field(default_factory=dict)
     seconds: float = 0.0
+    too_slow: str | None = None
 
     @property
     def possible(self) -> bool:
@@ -74,6 +76,8 @@ class Trainings:
         """Why no utility is said; None if it is."""
         if not self.plan.epochs:
             return utility_obstacle(self.subject)
+        if self.too_slow is not None:
+            return self.too_slow
         if self.own in self.errors:
             return f"not measured: {self.errors[self.own]}"
         baseline = self.baseline
@@ -87,6 +91,13 @@ class Trainings:
                 "It has learnt nothing that a defense could cost"
             )
         return None
+
+    def skip(self, left: float) -> None:
+        """Put down that there is no time for a training."""
+        self.too_slow = (
+            f"not measured: a training takes about {self.plan.training:.0f} s, and {max(0.0, left):.0f} s of the "
+            "budget were left for it"
+        )
 
     def train(self, defenses: tuple[str, ...], send: WireFormat | None) -> dict[str, Any] | None:
         """Train under these defenses, unless that was done, and return the utility; None if it failed."""

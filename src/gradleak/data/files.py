@@ -123,7 +123,9 @@ def _read(path: Path) -> str:
         content = data[len(mark) :].decode("utf-8")
     except UnicodeDecodeError as error:
         position = error.start + len(mark)
-        raise GradleakError(f"{path} is not UTF-8 text (byte 0x{data[position]:02x} at position {position})") from None
+        raise GradleakError(
+            f"{path} is not UTF-8 text (byte 0x{data[position]:02x} at position {position}); save it as UTF-8"
+        ) from None
     if not content.strip():
         raise GradleakError(f"{path} is empty")
     return content
@@ -157,7 +159,10 @@ def _read_csv(content: str, path: Path) -> Iterator[ReadRow]:
 
 
 def _csv_records(content: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    # spreadsheets of many countries write semicolons, where the comma is part of numbers
+    header = _lines(content)[0]
+    delimiter = ";" if ";" in header and "," not in header else ","
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True, delimiter=delimiter)
     while True:
         line = reader.line_num + 1  # a quoted text may run over several lines: name the first
         try:

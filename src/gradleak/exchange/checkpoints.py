@@ -65,9 +65,15 @@ def update_from_gradients(
 
 
 def as_protocol(protocol: Protocol | FedAvg | str) -> Protocol:
-    """Return a protocol that was given as such, as local training alone, or as text."""
+    """Return a protocol that was given as such, as local training alone, or as text.
+
+    Raises:
+        GradleakError: if it is none of these, or the text makes no sense.
+    """
     if isinstance(protocol, str):
         return Protocol.parse(protocol)
+    if not isinstance(protocol, Protocol | FedAvg):
+        raise GradleakError(f"a protocol is text as optimizer=adamw,lr=5e-5,steps=10, not {protocol!r}")
     return Protocol(protocol) if isinstance(protocol, FedAvg) else protocol
 
 

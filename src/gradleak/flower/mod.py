@@ -45,7 +45,7 @@ def leakage_mod(
     Raises:
         GradleakError: for a setting that makes no sense.
     """
-    if isinstance(texts, str) or not (callable(texts) or isinstance(texts, Sequence)):
+    if isinstance(texts, str) or not (callable(texts) or (isinstance(texts, Sequence) and texts)):
         raise GradleakError("texts takes the client's texts, as a list or a function of message and context")
     check_counts(every=every)
     settings = AuditSettings.read(target, protocol, **options)

@@ -14,6 +14,8 @@ from gradleak.matching.factors import LowRank, outer_products_are_cheaper
 
 BLOCK_SIZE = 16  # directions extracted at once
 RESIDUAL_EPS = 16  # tolerated relative residual, in units of the number format's eps
+STALLED = 0.85
+"""A residual that keeps more than this fraction of its energy through two blocks is noise: its rank is too high."""
 
 
 def outer_products(gradients: Tensor) -> LowRank | None:
@@ -43,12 +45,16 @@ def _factorise(gradient: Tensor) -> tuple[Tensor, Tensor] | None:
     generator = torch.Generator().manual_seed(0)
     rows: list[Tensor] = []
     columns: list[Tensor] = []
+    energies = [float(residual.square().sum())]
     while outer_products_are_cheaper(BLOCK_SIZE * (len(rows) + 1), *gradient.shape):
         random = torch.randn(gradient.shape[1], BLOCK_SIZE, generator=generator, dtype=torch.float64)
         directions = torch.linalg.qr(residual @ random.to(residual.device)).Q  # [outputs, block]
         rows.append(directions.T)
         columns.append(directions.T @ residual)
         residual = residual - directions @ columns[-1]
-        if residual.norm() <= tolerance:
+        energies.append(float(residual.square().sum()))
+        if energies[-1] ** 0.5 <= tolerance:
             return torch.cat(rows).to(gradient.dtype), torch.cat(columns).to(gradient.dtype)
+        if len(energies) > 3 and energies[-1] > STALLED * energies[-3]:
+            return None
     return None

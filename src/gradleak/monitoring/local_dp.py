@@ -49,7 +49,7 @@ class LocalDp:
         if isinstance(stated, str):
             return cls(**parse_settings_text(cls, stated, "local_dp", FORM))
         names = settings_of(LocalDp)
-        source = stated if isinstance(stated, Mapping) else vars(stated)
+        source = stated if isinstance(stated, Mapping) else getattr(stated, "__dict__", {})
         missing = [name for name in names if name not in source]
         if missing:
             raise GradleakError(f"local_dp takes a LocalDpMod or {FORM}; {missing[0]} is missing")

@@ -12,8 +12,7 @@ from gradleak.exchange import FedAvg, Protocol, as_protocol
 from gradleak.monitoring.local_dp import LocalDp
 from gradleak.settings import parse_duration
 from gradleak.targets import MODELS, Lora, Target, Task, load_target
-from gradleak.targets.layout import TASKS
-from gradleak.targets.loading import model_source
+from gradleak.targets.loading import check_request, model_source, resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +72,24 @@ class AuditSettings:
         return settings
 
     def _check(self) -> None:
-        if self.task not in TASKS:
-            raise unknown_name("task", self.task, TASKS)
-        find_attack(self.attack)
+        """Raise a GradleakError for what would otherwise be an error of the attack's process."""
+        check_counts(threads=self.threads)
+        if not self.budget > 0:
+            raise GradleakError("budget takes a time above 0")
+        find_attack(str(self.attack))
+        check_request(self.target, self.num_labels, self.seed, self.task)
+        resolve_device(self.device)
         if self.target not in MODELS:
             model_source(self.target)
+        self._check_adapter()
+
+    def _check_adapter(self) -> None:
+        if self.lora is not None and self.adapter is not None:
+            raise GradleakError("lora and adapter exclude each other: give one of them")
         if self.lora is not None:
             Lora.parse(self.lora, "lora")
         if self.adapter is not None and not Path(self.adapter).expanduser().is_dir():
             raise GradleakError(f"there is no adapter in {self.adapter}: it is no directory")
-        if self.threads < 1:
-            raise GradleakError(f"threads must be at least 1, not {self.threads}")
 
     @property
     def stated(self) -> Protocol:

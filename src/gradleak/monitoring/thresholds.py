@@ -22,6 +22,8 @@ class Thresholds:
         Raises:
             GradleakError: if there is no such score, or the number is none from 0 to 100.
         """
+        if not isinstance(text, str | None):
+            raise GradleakError(f"{option} takes SCORE=NUMBER from 0 to 100, as rougeL=20, not {text!r}")
         limits: dict[str, float] = {}
         for part in (text or "").split(",") if text else ():
             name, _, value = (piece.strip() for piece in part.partition("="))

@@ -86,7 +86,7 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     Raises:
         GradleakError: with one line on what is wrong and how to fix it.
     """
-    _check_request(name, num_labels, seed, task)
+    check_request(name, num_labels, seed, task)
     if lora is not None and adapter is not None:
         raise GradleakError("a fresh adapter (--lora) and one from a directory (--adapter) exclude each other")
     trust = Trust(allow_pickle, trust_remote_code)
@@ -113,8 +113,11 @@ def load_target(  # noqa: PLR0913 - the public interface, by keyword
     return target.to(resolve_device(device))
 
 
-def _check_request(name: str, num_labels: int | None, seed: int, task: str) -> None:
+def check_request(name: str, num_labels: int | None, seed: int, task: str) -> None:
     """Raise a GradleakError for arguments of `load_target` that no model can have."""
+    for what, number in (("num_labels", num_labels), ("a seed", seed)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise GradleakError(f"{what} is a whole number, not {quoted(repr(number))}")
     if len(name) > LONGEST_NAME or "\0" in name:
         raise GradleakError(f"a model's name has at most {LONGEST_NAME:,} characters and no NUL, not '{quoted(name)}'")
     if task not in TASKS:

@@ -59,11 +59,17 @@ def victim(target: Target, texts: list[str], labels: list[int]) -> Victim:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["dog", "dog dog dog", "the cat ran", "the cat sat on the red mat", "a dog , a cat , a mat ."],
+    ("text", "settings"),
+    [
+        ("dog", {}),
+        ("dog dog dog", {}),
+        ("the cat ran", {}),
+        ("the cat sat on the red mat", {"starts": 2, "attempts": 1}),
+        ("a dog , a cat , a mat .", {"starts": 2, "attempts": 1}),
+    ],
 )
-def test_a_sentence_is_recovered_word_for_word(text: str) -> None:
-    result = attacked(model(), [text], [1])
+def test_a_sentence_is_recovered_word_for_word(text: str, settings: dict[str, Any]) -> None:
+    result = attacked(model(), [text], [1], **settings)
     assert result.texts == (text,)
     assert result.loss < 1e-9
 
@@ -87,7 +93,9 @@ def test_a_sentence_of_forty_tokens_is_handled_and_every_word_of_it_is_found() -
     assert result.history[-1].loss < result.history[0].loss
 
 
-@pytest.mark.parametrize("text", ["snorkel", "indiscretions", "gorbachev snorkel"])
+@pytest.mark.parametrize(
+    "text", ["snorkel", "indiscretions", pytest.param("gorbachev snorkel", marks=pytest.mark.slow)]
+)
 def test_words_that_are_pieces_alone_are_recovered_from_the_embedded_model(text: str) -> None:
     target = load_target("tiny")
     assert any(token.startswith("##") for token in target.tokenizer.tokenize(text))
@@ -295,7 +303,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "ONE_BY_ONE", frozenset())
 
 
-QUICK = {"temperature": "5", "iterations": "200", "starts": "3"}
+QUICK = {"temperature": "5", "iterations": "100", "starts": "3"}
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ def test_the_first_round_is_read_while_there_are_fewer_tokens_than_the_rank() ->
 def test_more_tokens_than_dimensions_are_reported_as_such() -> None:
     words = [word for word in WORDS if word.isalpha()][:29]
     texts = [" ".join(words[number:] + words[:number]) for number in range(0, 28, 4)]
-    found = read(decoder(), texts)
+    target = decoder(num_hidden_layers=3)
+    found = find_attack("forest")()(target, Client(target).update(texts), Knowledge(), budget=3.0)
     assert not found.verified
     assert any(note.startswith("capacity") for note in found.notes)
 
@@ -134,6 +135,21 @@ def test_adapters_of_a_model_with_a_table_of_positions_are_read_below_the_rank(r
     pytest.importorskip("peft")
     target = decoder("gpt2", lora=f"r={rank}", n_embd=128, n_layer=4)
     found = read(target, BATCH[:2])
+    assert sorted(found.texts) == sorted(BATCH[:2])
+    assert found.verified
+
+
+ROUNDED: dict[str, dict[str, Any]] = {
+    "a difference of weights": {"fedavg": FedAvg(steps=1, lr=0.1)},
+    "two steps": {"fedavg": FedAvg(steps=2, lr=1e-2, batch=1)},
+    "bf16": {"send": "bf16"},
+}
+
+
+@pytest.mark.parametrize("client", ROUNDED.values(), ids=ROUNDED)
+def test_rounded_adapters_of_a_model_with_a_table_of_positions_are_read(client: dict[str, Any]) -> None:
+    pytest.importorskip("peft")
+    found = read(decoder("gpt2", lora="r=16", n_embd=128, n_layer=4), BATCH[:2], **client)
     assert sorted(found.texts) == sorted(BATCH[:2])
     assert found.verified
 

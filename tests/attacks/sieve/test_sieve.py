@@ -75,7 +75,7 @@ def test_more_tokens_than_dimensions_are_not_read_and_not_proven() -> None:
     target = wider_target()
     words = ["the", "cat", "sat", "on", "a", "mat", "big", "red", "dog", "ran"]
     texts = [" ".join(random.Random(n).choices(words, k=20)) for n in range(8)]
-    result = Sieve(starts=60)(target, Client(target).update(texts, [0, 1] * 4))
+    result = Sieve(starts=60)(target, Client(target).update(texts, [0, 1] * 4), budget=2.0)
     assert not result.verified
 
 

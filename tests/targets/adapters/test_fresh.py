@@ -92,6 +92,7 @@ def _fingerprint(threads: int) -> str:
     return adapted("bert", rounds=2, targets="all-linear").fingerprint
 
 
+@pytest.mark.slow
 def test_a_trained_adapter_is_the_same_in_another_process_with_other_threads() -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(_fingerprint, 2).result() == _fingerprint(1)

@@ -20,13 +20,16 @@ REACHES = (32, 64, 128, 256)
 """How many positions are projected out: first few, then more if the tokens found do not explain the rows."""
 
 
-def pursue_positioned_tokens(inputs: LayerInputs, first: Residual, deadline: Deadline) -> tuple[list[int], bool]:
+def pursue_positioned_tokens(
+    inputs: LayerInputs, first: Residual, deadline: Deadline, *, noisy: bool = False
+) -> tuple[list[int], bool]:
     """Return the tokens that explain a first layer's rows at some positions, and whether they explain them all.
 
     Args:
         inputs: the tables of x(t, p).
         first: the first layer's rows and their noise.
         deadline: when to return those found so far.
+        noisy: whether to stop once most picks are doubtful, see `pursue_tokens`.
     """
     noise = first.noise
     picked: list[int] = []
@@ -38,7 +41,7 @@ def pursue_positioned_tokens(inputs: LayerInputs, first: Residual, deadline: Dea
         residual = Residual(without(first.rows), SiteNoise(noise.rows, noise.vectors))
         columns = 1.0 if noise.columns is None else noise.columns
         table = without(inputs.words * inputs.scale * columns)
-        picked = pursue_tokens([table], [residual], min(most, 4 * residual.rank + 32), deadline)
+        picked = pursue_tokens([table], [residual], min(most, 4 * residual.rank + 32), deadline, noisy=noisy)
         if residual.explained:
             return picked, True
         if reach >= len(inputs.positions):

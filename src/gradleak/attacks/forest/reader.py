@@ -151,10 +151,13 @@ class ForestReader:
 
     def _positioned_tokens(self, first: Residual) -> Tensor:
         """Return the tokens of a model with a table of positions, none if they cannot be told."""
-        if not self.noise.exact or self.target.adapter is None or self.sites[self.first[0]].reduction is not None:
+        if self.target.adapter is None or self.sites[self.first[0]].reduction is not None:
             return self.words[:0]
-        picked, whole = pursue_positioned_tokens(first_layer_inputs(self.target), first, self.deadline)
-        return self.words[torch.tensor(picked if whole else [], dtype=torch.long, device=self.words.device)]
+        noisy = not self.noise.exact
+        picked, whole = pursue_positioned_tokens(first_layer_inputs(self.target), first, self.deadline, noisy=noisy)
+        # noise is never quite explained, and deeper layers tell which of these tokens occur
+        picked = picked if whole or noisy else []
+        return self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
 
     def _tables(self, position: int) -> list[Tensor]:
         if position >= self.target.max_length:
@@ -243,7 +246,7 @@ class ForestReader:
             texts = self._with_last_tokens(forest)
         else:
             labels = labels_from_classifier(self.target, self.gradient, texts)
-        proof = prove_by_whole_gradient(self.target, self.gradient, texts, labels, self.protocol, self.deadline)
+        texts, proof = self._proven(texts, labels)
         notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
         unexplained = proof.unexplained
         if not proof.verified and unexplained < ROUNDED:
@@ -253,6 +256,24 @@ class ForestReader:
             )
         settled = proof.verified or (not self.noise.exact and unexplained < ROUNDED)
         return ForestReading(texts, labels, unexplained, notes, proof, settled)
+
+    def _proven(self, texts: list[Prefix], labels: list[int] | None) -> tuple[list[Prefix], Proof]:
+        """Return the texts and what the update proves of them; ended as the tokenizer ends texts if that fits better.
+
+        The coefficients of a text's last prefixes may be below the noise.
+        """
+        end = self.target.special_tokens[1]
+        ended = [text if text[len(text) - len(end) :] == end else (*text, *end) for text in texts]
+        tried = [texts] if self.noise.exact or ended == texts else [texts, ended]
+        proofs: list[Proof] = []
+        for own in tried:
+            proofs.append(
+                prove_by_whole_gradient(self.target, self.gradient, own, labels, self.protocol, self.deadline)
+            )
+            if proofs[-1].verified:
+                break
+        best = min(range(len(proofs)), key=lambda number: (not proofs[number].verified, proofs[number].unexplained))
+        return tried[best], proofs[best]
 
     def _with_last_tokens(self, forest: SolvedForest) -> list[Prefix]:
         numbers = trailing_sites(self.sites)

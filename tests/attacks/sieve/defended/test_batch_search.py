@@ -51,7 +51,7 @@ def test_a_batch_is_read_through_a_defense_and_never_verified(defense: str) -> N
 def test_a_batch_size_that_is_told_is_kept(count: int) -> None:
     target = wider_target()
     update = parse_defense("sign").apply(sent(target), torch.Generator().manual_seed(0))
-    found = find_attack("sieve")()(target, update, Knowledge(batch_size=count))
+    found = find_attack("sieve")()(target, update, Knowledge(batch_size=count), budget=1.0)
     assert len(found.token_ids) == count
 
 
@@ -59,7 +59,7 @@ def test_a_batch_size_that_is_told_is_kept(count: int) -> None:
 def test_batches_of_other_families_are_read_or_guessed(family: str) -> None:
     target = wider_target(family)
     update = parse_defense("sign").apply(sent(target), torch.Generator().manual_seed(0))
-    found = find_attack("sieve")()(target, update)
+    found = find_attack("sieve")()(target, update, budget=1.5)
     assert not found.verified
     assert all(found.token_ids)
 

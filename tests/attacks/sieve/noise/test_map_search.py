@@ -49,7 +49,7 @@ def test_what_leaves_nothing_but_noise_is_not_searched_again(monkeypatch: pytest
 
 @pytest.mark.parametrize("length", [5, 9])
 def test_a_known_length_is_kept_from_a_start_and_from_nothing(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_search, "TRIED", 300)
+    monkeypatch.setattr(map_search, "TRIED", 60)
     target = wider_target()
     (truth,) = ids_of(target, [TEXT])
     start = DefendedReading([[*truth[: length - 1], truth[-1]]], [1], 0.5)
@@ -58,7 +58,7 @@ def test_a_known_length_is_kept_from_a_start_and_from_nothing(length: int, monke
 
 
 def test_the_same_update_is_read_the_same_way_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_search, "TRIED", 300)
+    monkeypatch.setattr(map_search, "TRIED", 60)
     target = wider_target()
     first, second = (read_by_likelihood(noisy(target), None, None).sentences for _ in range(2))
     assert first == second

@@ -63,7 +63,9 @@ def test_most_words_of_a_batch_are_found_and_none_of_its_sentences_is_empty(targ
 
 
 @pytest.mark.usefixtures("brief")
-def test_the_same_batch_is_read_the_same_way_twice(target: Target) -> None:
+def test_the_same_batch_is_read_the_same_way_twice(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_search, "TOGETHER", Descent(steps=4, lr=0.02, linear=True))
+    monkeypatch.setattr(batch_search, "TRIED", 60)
     first, second = (read_batch_by_likelihood(observed(target, noisy(target)), 2, None) for _ in range(2))
     assert first.sentences == second.sentences
 

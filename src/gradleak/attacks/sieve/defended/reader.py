@@ -74,7 +74,7 @@ def _count(observed: ObservedUpdate, noise: float, prior: Prior | None) -> int:
     """Return the number of sentences, 1 if it is not determined."""
     target, gradient = observed.target, observed.gradient
     if noise > RANK_HIDDEN:
-        count = count_noisy_sentences(target, gradient, prior)
+        count = count_noisy_sentences(target, gradient, prior, observed.deadline)
         if count is not None:
             return count
     return count_sentences(target, gradient, observed.protocol, observed.deadline) or 1

@@ -16,6 +16,7 @@ from gradleak.attacks.sieve.defended.edits import reordered, shortened, widened,
 from gradleak.attacks.sieve.defended.sentence_scorer import SentenceScorer
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
+from gradleak.exchange import Deadline
 from gradleak.leakage.labels import nearest_labels
 from gradleak.matching import Candidates, Cosine, Matcher
 
@@ -60,7 +61,7 @@ def read_sentence(observed: ObservedUpdate, length: int | None) -> tuple[Sentenc
         return None
     lengths = _lengths(scorer, observed.longest) if length is None else [length]
     narrow = scorer.with_words(_likely_words(scorer, max(lengths)))
-    starts = [_pursue(narrow, tokens) for tokens in lengths]
+    starts = [_pursue(narrow, tokens, observed.deadline) for tokens in lengths]
     sentence, distance = refine_sentence(observed, scorer, starts, resize=length is None)
     return tuple(sentence.tolist()), distance
 
@@ -79,6 +80,8 @@ def refine_sentence(
     comparison = GradientComparison(observed, scorer, starts)
     sentence, loss = comparison.best(starts)
     for _ in range(ROUNDS):
+        if observed.deadline.passed:
+            break
         before = sentence
         narrow = scorer.with_words(_pool(scorer, sentence))
 
@@ -96,7 +99,7 @@ def refine_sentence(
 
         sentence, value = hill_climb((sentence, -loss), step, steps=STEPS, least_gain=LEAST_GAIN)
         loss = -value
-        if torch.equal(sentence, before) or observed.deadline.passed:
+        if torch.equal(sentence, before):
             break
     return sentence, float(comparison.distances([sentence]))
 
@@ -161,8 +164,11 @@ def _lengths(scorer: SentenceScorer, longest: int) -> list[int]:
     return [int(place) + 1 for place in places[order]]
 
 
-def _pursue(scorer: SentenceScorer, length: int) -> Tensor:
-    """Orthogonal matching pursuit with one token per position: add the token that captures most of the residual."""
+def _pursue(scorer: SentenceScorer, length: int, deadline: Deadline) -> Tensor:
+    """Orthogonal matching pursuit with one token per position: add the token that captures most of the residual.
+
+    When the time is up, all open positions are filled at once.
+    """
     before, after = scorer.target.special_tokens
     device = scorer.words.device
     sentence = torch.full((length,), -1, device=device, dtype=torch.long)
@@ -174,6 +180,9 @@ def _pursue(scorer: SentenceScorer, length: int) -> Tensor:
         done = sentence >= 0
         rows = scorer.inputs(sentence[done], places[done]) if done.any() else scorer.common
         gain = scorer.gains(scorer.words, places[~done], rows)  # [words, open positions]
+        if deadline.passed:
+            sentence[~done] = scorer.words[gain.argmax(dim=0)]
+            break
         word, place = divmod(int(gain.argmax()), gain.shape[1])
         sentence[places[~done][place]] = scorer.words[word]
     return sentence

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradleak.exchange import Deadline
 from gradleak.leakage.labels import predictions_for_random_texts
 from gradleak.leakage.noise_floor import whiten
 from gradleak.matching import Candidates, candidate_gradients
@@ -40,13 +42,16 @@ ABOVE_EDGE = 1.02
 """A singular value is signal if it exceeds the edge of the noise by this factor."""
 
 
-def count_noisy_sentences(target: Target, gradient: Mapping[str, Tensor], prior: Prior | None) -> int | None:
-    """Return the likeliest number of sentences of a noisy update; None if there is nothing to compare it with.
+def count_noisy_sentences(
+    target: Target, gradient: Mapping[str, Tensor], prior: Prior | None, deadline: Deadline | None = None
+) -> int | None:
+    """Return the likeliest number of sentences of a noisy update; None if there is nothing, or no time, to compare it.
 
     Args:
         target: the model, a classifier.
         gradient: gradients by name.
         prior: writes sentences.
+        deadline: when to give up.
     """
     names = [
         part.weight
@@ -63,7 +68,12 @@ def count_noisy_sentences(target: Target, gradient: Mapping[str, Tensor], prior:
     # the keys' gradients have least signal, and a thousand times as many entries as their biases
     noise = float(torch.cat([key.weight_in(gradient).flatten() for key in keys]).double().square().mean())
     seen = sum(float(gradient[name].double().square().sum()) - noise * gradient[name].numel() for name in names)
-    own, shared = _energies(target, _written(target, prior), fractions, names)
+    until = deadline or Deadline()
+    written = _written(target, prior, until)
+    energies = None if written is None else _energies(target, written, fractions, names, until)
+    if energies is None:
+        return None
+    own, shared = energies
     ratio = max(own - shared, 1e-30) / max(seen - shared, 1e-3 * (own - shared), 1e-30) / PLAINER
     several = bool(whiten(last.weight_in(gradient)).values[1] > ABOVE_EDGE)
 
@@ -85,18 +95,25 @@ def class_fractions(target: Target, gradient: Mapping[str, Tensor]) -> Tensor | 
 
 
 @torch.no_grad()
-def _written(target: Target, prior: SharedVocabulary) -> list[list[int]]:
-    """Return sentences that a language model writes."""
+def _written(target: Target, prior: SharedVocabulary, deadline: Deadline) -> list[list[int]] | None:
+    """Return sentences that a language model writes; None if there is no time."""
     before, after = map(list, target.special_tokens)
     generator = torch.Generator().manual_seed(0)
     rows = torch.tensor([before] * WRITTEN)
+    new, cache = rows, None
     for number in range(LONGEST):
-        logits = prior.model(input_ids=rows.to(target.device), use_cache=False, logits_to_keep=1).logits[:, -1].cpu()
+        if deadline.passed:
+            return None
+        answer: Any = prior.model(
+            input_ids=new.to(target.device), past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
+        logits, cache = answer.logits[:, -1].cpu(), answer.past_key_values
         ends = logits[:, after]
         logits[:, list(target.impossible_ids)] = -torch.inf
         logits[:, after] = ends if number >= SHORTEST else -torch.inf
         chances = logits.softmax(dim=-1)
-        rows = torch.cat([rows, torch.multinomial(chances, 1, generator=generator)], dim=1)
+        new = torch.multinomial(chances, 1, generator=generator)
+        rows = torch.cat([rows, new], dim=1)
     return [_ended(row, after) for row in rows.tolist()]
 
 
@@ -106,13 +123,18 @@ def _ended(row: Sequence[int], after: Sequence[int]) -> list[int]:
 
 
 def _energies(
-    target: Target, sentences: Sequence[Sequence[int]], fractions: Tensor, names: Sequence[str]
-) -> tuple[float, float]:
-    """Return the mean squared norm of sentences' gradients, and the mean inner product of two, with these classes."""
+    target: Target, sentences: Sequence[Sequence[int]], fractions: Tensor, names: Sequence[str], deadline: Deadline
+) -> tuple[float, float] | None:
+    """Return the mean squared norm of sentences' gradients, and the mean inner product of two, with these classes.
+
+    None if there is no time.
+    """
     classes = [label for label, fraction in enumerate(fractions.tolist()) if fraction > ERROR] or [0]
     own = shared = 0.0
     sums: dict[str, Tensor] = {}
     for sentence in sentences:
+        if deadline.passed:
+            return None
         ids = torch.tensor(sentence, device=target.device)[None, None, None].expand(1, len(classes), 1, -1)
         labels = torch.tensor(classes, device=target.device)[None, :, None]
         candidates = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), labels)
