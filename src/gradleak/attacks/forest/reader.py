@@ -39,6 +39,9 @@ ENOUGH = 3
 FULL_SITES = 12
 """Sites of a full update that a pursuit takes, about."""
 
+SHALLOW = 4
+"""Sites that judge prefixes at first, for each time that the tokens exceed a layer's rows."""
+
 ROUNDED = 0.05
 """Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
 
@@ -178,8 +181,31 @@ class ForestReader:
         return self._pursued(tokens)
 
     def _pursued(self, tokens: Tensor, given: Sequence[Prefix] = ()) -> SolvedForest:
-        """Pick prefixes one by one, beside those that are given, whose rows are weak or hidden behind others."""
+        """Pick prefixes one by one, beside those that are given, by a few sites first, then by more of them."""
         sites = self._pursuit_sites()
+        for count in self._depths(len(tokens), sites):
+            pool = self._picked(tokens, given, sites[:count])
+            if (pool.explained and self.noise.exact) or self.deadline.passed:
+                break
+        judging = sorted({*pool.sites, *trailing_sites(self.sites)} & {*sites})
+        return self._selected(pool.found, {number: self._residual(number) for number in judging})
+
+    def _depths(self, tokens: int, sites: Sequence[int]) -> list[int]:
+        """Return how many sites judge prefixes, first few, as deeper ones take longer to compute, at last all.
+
+        The more tokens there are for each row, the more sites it takes; noise needs all.
+        """
+        if not self.noise.exact or self.target.adapter is None:
+            return [len(sites)]
+        rows = min(self.sites[number].height for number in sites)
+        first = SHALLOW * -(-tokens // rows)
+        return [count for count in (first, 3 * first) if count < len(sites)] + [len(sites)]
+
+    def _picked(self, tokens: Tensor, given: Sequence[Prefix], sites: Sequence[int]) -> PrefixPool:
+        """Return a pool of prefixes that were picked one by one, beside those that are given.
+
+        Those given have left prefixes out whose rows are weak or hidden behind others.
+        """
         residuals = [self._residual(number) for number in sites]
         pool = PrefixPool(self.inputs, residuals, sites, tokens)
         if given:
@@ -188,7 +214,7 @@ class ForestReader:
         noisy = not self.noise.exact
 
         def report(found: list[Prefix]) -> None:
-            self.progress(longest_prefixes(found), sum(r.fraction for r in residuals) / len(residuals))
+            self.progress(longest_prefixes(found), pool.left)
 
         leaves = longest_prefixes(given)  # what is missing mostly continues a text
         for roots in [leaves, [prefix for prefix in [(), *given] if prefix not in set(leaves)]]:
@@ -196,7 +222,7 @@ class ForestReader:
             if roots and few and not pool.explained and not self.deadline.passed:
                 pool.extend(roots)
                 grow_by_pursuit(pool, most - len(given), self.deadline, report, noisy=noisy)
-        return self._selected(pool.found, {n: self._residual(n) for n in sites})
+        return pool
 
     def _pursuit_sites(self) -> list[int]:
         """Return all deeper sites of adapters; of a full update, whose sites have many rows each, some."""
@@ -263,7 +289,7 @@ class ForestReader:
         at = [forest.sites.index(number) for number in numbers]
         for leaf in forest.leaves:
             prefix = forest.prefixes[leaf]
-            observed = torch.cat([forest.coefficients[place][leaf] for place in at])
+            observed = [forest.coefficients[place][leaf] for place in at]
             token, _ = last_token(self.target, sites, prefix, observed)
             texts.append((*prefix, token))
         return texts

@@ -49,6 +49,7 @@ class RowNoise:
 
     def __init__(self, target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> None:
         self.target, self.gradient, self.protocol = target, gradient, protocol
+        self._known: dict[str, Residual] = {}
 
     @property
     def exact(self) -> bool:
@@ -64,10 +65,12 @@ class RowNoise:
 
     def residual(self, site: InputSite) -> Residual:
         """Return a site's rows, of which nothing is explained yet."""
-        rows, noise = self.of(site)
-        if site.tokenwise:
-            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.exact else noise.rows)
-        return Residual(rows, noise)
+        if site.path not in self._known:
+            rows, noise = self.of(site)
+            if site.tokenwise:
+                noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.exact else noise.rows)
+            self._known[site.path] = Residual(rows, noise)
+        return self._known[site.path].fresh()
 
     def of(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
         """Return a site's rows, scaled to even noise, and that noise.

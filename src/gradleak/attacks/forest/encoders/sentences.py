@@ -53,12 +53,11 @@ class SentenceJudge:
         self, target: Target, sites: Sequence[InputSite], residuals: Callable[[int], Residual], first: InputSite
     ) -> None:
         self.target, self.sites, self.first = target, list(sites), first
-        self._residual_of = residuals
         self.residuals = [residuals(number) for number in range(len(sites))]
 
     def fix(self, sentences: Iterable[Sentence]) -> None:
         """Project the inputs of these sentences, and of no others, out of every site's rows."""
-        self.residuals = [self._residual_of(number) for number in range(len(self.sites))]
+        self.residuals = [residual.fresh() for residual in self.residuals]
         for sentence in sentences:
             for residual, inputs in zip(self.residuals, self._inputs(torch.tensor([sentence])), strict=True):
                 residual.pick_all(residual.weighted(inputs[0]))
