@@ -23,7 +23,7 @@ EQUATIONS = 128
 """Sites are taken from the last one backwards until they give at least so many equations for a token."""
 
 FEW, CLEAR = 48, 2e-3
-"""So many equations are tried first; their token is taken if its coefficients are at least so near to those observed."""
+"""So many equations are tried first; their token is taken if its coefficients are so near to those observed."""
 
 SHORTLIST = 64
 """How many of the most likely tokens are compared again in float64."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
+from gradleak.attacks.forest.chains import ChainSearch
 from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.judge import UpdateJudge
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
@@ -38,6 +41,13 @@ ENOUGH = 3
 
 FULL_SITES = 12
 """Sites of a full update that a pursuit takes, about."""
+
+MOST_PROPOSED, MOST_CHAINS, NEARER = 96, 8, 0.95
+"""Under strong noise: tokens that the first layer proposes, texts, and by how much each of these brings the others
+nearer to the update, at least."""
+
+MASKED = "the adapters' dropout counts as noise: the masks are not decoded, so that the texts are likely and not proven"
+SIGNS = "several steps of Adam leave little more than signs: texts were judged by a step on each guess"
 
 SHALLOW = 4
 """Sites that judge prefixes at first, for each time that the tokens exceed a layer's rows."""
@@ -109,8 +119,13 @@ class ForestReader:
         """Return the texts, as far as they can be read."""
         capacity = Capacity.of(self.target, [self.sites[number] for number in self.first])
         tokens, tokens_at = self._tokens()
+        if not len(tokens) and capacity.dropout and self.noise.exact and not capacity.first_round:
+            self.noise = RowNoise(self.target, self.gradient, self.protocol, capacity.dropout)
+            tokens, tokens_at = self._tokens()
         if not len(tokens):
             return ForestReading(notes=[capacity.line(None)])
+        if self.noise.strong:
+            return self._chained(tokens, capacity)
         forest = self._grown(tokens, tokens_at)
         reading = self._texts(forest)
         explained = forest.explained if self.noise.exact else reading.left < ROUNDED
@@ -143,6 +158,8 @@ class ForestReader:
         tables = self._tables(0)
         members = [] if open_ended else tokens_in_span(tables, residuals).tolist()
         most = min(residual.rows.shape[1] for residual in residuals) - 1
+        if self.noise.strong or any(module.dropout for module in self.target.adapters):  # masked inputs explain nothing
+            most = min(most, MOST_PROPOSED)
         # a token whose coefficients are tiny does not quite lie in the span; without the others it stands out
         picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy, given=members)
         if not noisy and self.sites[self.first[0]].reduction is None:
@@ -258,16 +275,57 @@ class ForestReader:
             return without_superfluous(prefixes, sites, rows, weighted)
         return solve(prefixes, sites, rows, weighted)
 
+    # --- strong noise ------------------------------------------------------------------------------------------
+
+    def _chained(self, tokens: Tensor, capacity: Capacity) -> ForestReading:
+        """Read text by text, each as a chain that the whole update judges."""
+        sites = [n for n in (*self.first, *self.deep) if self.sites[n].width == self.sites[self.first[0]].width]
+        search = ChainSearch(self.inputs, [self._residual(n) for n in sites], sites, tokens, self.deadline)
+        judge = UpdateJudge(self.target, self.gradient, self.protocol)
+        texts: list[Prefix] = []
+        left = 1.0
+        while len(texts) < MOST_CHAINS and not self.deadline.passed:
+            beside = partial(judge.beside, texts)
+            text, distance = search.best(beside, self.target.max_length)
+            if not text or text in texts or distance > NEARER * left:
+                break
+            texts, left = [*texts, text], distance
+            self.progress(texts, left)
+            search.remove(text)
+        if not texts:
+            return ForestReading(notes=[capacity.line(len(tokens)), "no text found"])
+        reading = self._proven(self._ended(texts, judge))
+        reading.notes[:0] = [capacity.line(sum(map(len, texts)))]
+        reading.notes.append(MASKED if self.noise.dropout else SIGNS)
+        return reading
+
+    def _ended(self, texts: list[Prefix], judge: UpdateJudge) -> list[Prefix]:
+        """Return texts with the last tokens that their coefficients tell, if these are nearer to the update.
+
+        Steps of Adam make all coefficients equally large, and they tell nothing.
+        """
+        sites = trailing_sites(self.sites)
+        if self.target.task != "causal-lm" or self.noise.signs or not sites:
+            return texts
+        prefixes = [text[:length] for text in texts for length in range(1, len(text))]
+        solved = self._selected(list(dict.fromkeys(prefixes)), {number: self._residual(number) for number in sites})
+        ended = self._with_last_tokens(solved) if solved.prefixes else texts
+        return min([texts, ended], key=judge)
+
     # --- texts -------------------------------------------------------------------------------------------------
 
     def _texts(self, forest: SolvedForest) -> ForestReading:
         texts = [forest.prefixes[number] for number in forest.leaves]
         if not texts:
             return ForestReading(notes=["no text found"])
-        labels = None
         if self.target.task == "causal-lm":
             texts = self._with_last_tokens(forest)
-        else:
+        return self._proven(texts)
+
+    def _proven(self, texts: list[Prefix]) -> ForestReading:
+        """Return texts with their labels, and what the update proves of them."""
+        labels = None
+        if self.target.task != "causal-lm":
             labels = labels_from_classifier(self.target, self.gradient, texts)
         proof = prove_by_whole_gradient(self.target, self.gradient, texts, labels, self.protocol, self.deadline)
         notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]

@@ -73,10 +73,15 @@ class Residual:
         self.basis = (right * weights.sqrt()[..., None])[..., :most, :]  # [directions, width]
         self._open = (weights > 0).any(dim=-1)
 
+    def copy(self) -> Residual:
+        """Return the same rows, with what was picked; picks of the one do not change the other."""
+        other = object.__new__(Residual)
+        other.__dict__.update(self.__dict__)  # tensors are replaced, never changed
+        return other
+
     def fresh(self) -> Residual:
         """Return the same rows, of which nothing is explained."""
-        other = object.__new__(Residual)
-        other.__dict__.update(self.__dict__)
+        other = self.copy()
         other._start()
         return other
 
@@ -198,11 +203,9 @@ def stacked(residuals: Sequence[Residual]) -> Residual:
     most = max(residual.signal.shape[0] for residual in residuals)
     rows = torch.stack([_grown(residual.signal, most, dim=-2) for residual in residuals])
     floors = torch.stack([torch.as_tensor(residual._floor / residual._largest) for residual in residuals])
-    columns = [residual.noise.columns for residual in residuals]
-    scales = [column for column in columns if column is not None]
-    noise = SiteNoise(
-        floors.to(rows), max(residual.noise.vectors for residual in residuals), torch.stack(scales)[:, None] if scales else None
-    )
+    scales = [residual.noise.columns for residual in residuals if residual.noise.columns is not None]
+    error = max(residual.noise.vectors for residual in residuals)
+    noise = SiteNoise(floors.to(rows), error, torch.stack(scales)[:, None] if scales else None)
     return Residual(rows, noise)
 
 
