@@ -105,7 +105,7 @@ class ChainSearch:
             nearest = min(nearest, found)
         if not nearest[1]:
             nearest = distance(beam[0].tokens), beam[0].tokens
-        return self._exchanged(nearest[1], distance)
+        return nearest[1], nearest[0]
 
     def remove(self, text: Prefix) -> None:
         """Project the inputs of a text out of every site's rows."""
@@ -154,8 +154,11 @@ class ChainSearch:
         likely = self.inputs.next_tokens([best])[0].topk(CONTINUED).indices.tolist() if best else []
         return [*((*best, token) for token in likely), *(chain.tokens for chain in grown[:2])]
 
-    def _exchanged(self, text: Prefix, distance: Distance) -> tuple[Prefix, float]:
-        """Exchange, add and leave out single tokens where others fit about as well, while that comes nearer."""
+    def exchanged(self, text: Prefix, distance: Distance) -> tuple[Prefix, float]:
+        """Exchange, add and leave out single tokens where others fit about as well, while that comes nearer.
+
+        Returns the text and its distance.
+        """
         nearest = distance(text)
         rivals = [self._rivals.get(text[:place], ()) for place in range(len(text))]
         gained, tried = True, 0

@@ -16,10 +16,14 @@ from torch import Tensor
 
 from gradleak.attacks.forest.prefix_inputs import REPEATS, Prefix, PrefixInputs, is_repeat
 from gradleak.attacks.forest.residual import Dictionary, Residual, stacked
+from gradleak.attacks.forest.sites import InputSite
 from gradleak.exchange import Deadline
 
 MOST = 6
 """Sites that test a candidate of a membership growth, at most; the first of them alone rejects most."""
+
+ENOUGH = 3
+"""Prefixes are tested one by one if at least so many sites show their whole row space."""
 
 MEMBER = 0.02
 """A prefix belongs to the batch if the geometric mean over sites of the fraction outside the row space is below this.
@@ -43,6 +47,30 @@ DONE = 3e-5
 
 TokensAt = Callable[[int], Tensor]
 """Returns the tokens that may stand at a position."""
+
+
+def whole_sites(
+    sites: Sequence[InputSite], deep: Sequence[int], residual_of: Callable[[int], Residual]
+) -> dict[int, Residual]:
+    """Return the first deeper sites that show their whole row space, widest inputs first.
+
+    The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner layer is
+    three or four times as wide as the others.
+
+    Args:
+        sites: all sites.
+        deep: indices of the deeper ones.
+        residual_of: makes the rows of a site.
+    """
+    whole: dict[int, Residual] = {}
+    widest = sorted(deep, key=lambda number: -sites[number].width)
+    for examined, number in enumerate(widest, start=1):
+        residual = residual_of(number)
+        if not residual.full:
+            whole[number] = residual
+        if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
+            break
+    return dict(sorted(whole.items()))
 
 
 def grow_by_membership(

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
+from gradleak.attacks.forest.chain_reader import FLATTENED, MASKED, ChainReader
 from gradleak.attacks.forest.chains import ChainSearch
-from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.growth import (
+    ENOUGH,
+    PrefixPool,
+    TokensAt,
+    grow_by_membership,
+    grow_by_pursuit,
+    whole_sites,
+)
 from gradleak.attacks.forest.judge import UpdateJudge
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
+from gradleak.attacks.forest.reading import ForestReading, ProgressCallback
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.rounding import RowNoise
 from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
-from gradleak.attacks.forest.sites import InputSite, find_sites
+from gradleak.attacks.forest.sites import InputSite, find_sites, sees_every_token
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.proof import Proof, prove_by_whole_gradient
+from gradleak.leakage.proof import prove_by_whole_gradient
 from gradleak.targets import Target
-
-ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
-"""Called with the texts so far and the fraction of the update that they leave."""
 
 COMPLETE = 3e-4
 """Prefixes that were tested one by one are complete if they leave less than this fraction of every site's rows."""
@@ -36,45 +40,17 @@ COMPLETE = 3e-4
 MOST_CANDIDATES = 20_000
 """Prefixes that are missing are not looked for among more candidates than this."""
 
-ENOUGH = 3
-"""Prefixes are tested one by one if at least so many sites show their whole row space."""
-
 FULL_SITES = 12
 """Sites of a full update that a pursuit takes, about."""
 
-MOST_PROPOSED, MOST_CHAINS, NEARER = 96, 8, 0.95
-"""Under strong noise: tokens that the first layer proposes, texts, and by how much each of these brings the others
-nearer to the update, at least."""
-
-MASKED = "the adapters' dropout counts as noise: the masks are not decoded, so that the texts are likely and not proven"
-SIGNS = "several steps of Adam leave little more than signs: texts were judged by a step on each guess"
+MOST_PROPOSED = 96
+"""Tokens that the first layer proposes under strong noise, at most."""
 
 SHALLOW = 4
 """Sites that judge prefixes at first, for each time that the tokens exceed a layer's rows."""
 
 ROUNDED = 0.05
 """Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
-
-
-@dataclass
-class ForestReading:
-    """The texts read from one update.
-
-    Attributes:
-        texts: token ids of each.
-        labels: their classes; None for a language model, or if not determined.
-        left: the fraction of the update that is not explained.
-        notes: one line for each fact.
-        proof: what the update proves.
-        settled: whether the update was read to the end, though it may prove nothing.
-    """
-
-    texts: list[Prefix] = field(default_factory=list)
-    labels: list[int] | None = None
-    left: float = 1.0
-    notes: list[str] = field(default_factory=list)
-    proof: Proof = field(default_factory=Proof)
-    settled: bool = False
 
 
 class ForestReader:
@@ -104,16 +80,10 @@ class ForestReader:
         self.noise = RowNoise(target, gradient, protocol)
         self.inputs = PrefixInputs(target, self.sites)
         self.first = [number for number, site in enumerate(self.sites) if site.tokenwise]
-        self.deep = [number for number, site in enumerate(self.sites) if not site.tokenwise and self._sees_all(site)]
+        self.deep = [
+            number for number, site in enumerate(self.sites) if not site.tokenwise and sees_every_token(target, site)
+        ]
         self.words = torch.arange(len(target.word_embeddings), device=target.device)
-
-    def _sees_all(self, site: InputSite) -> bool:
-        """Return whether every token leaves a row: not so after the attention of a classifier's last layer."""
-        if self.target.task == "causal-lm":
-            return True
-        layer = self.target.layers[-1]
-        after = {part.module for part in layer.projections} - {layer.key.module, layer.value.module}
-        return not any(part.path in after for part in site.maps[:1])
 
     def read(self) -> ForestReading:
         """Return the texts, as far as they can be read."""
@@ -184,7 +154,7 @@ class ForestReader:
     # --- prefixes ----------------------------------------------------------------------------------------------
 
     def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
-        whole = self._whole_sites() if self.noise.exact else {}
+        whole = whole_sites(self.sites, self.deep, self._residual) if self.noise.exact else {}
         if len(whole) >= min(ENOUGH, len(self.deep)):
             chosen = list(whole)
             found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
@@ -248,22 +218,6 @@ class ForestReader:
         step = max(1, len(self.deep) // FULL_SITES)
         return sorted({*self.deep[::step], *trailing_sites(self.sites)})
 
-    def _whole_sites(self) -> dict[int, Residual]:
-        """Return the first deeper sites that show their whole row space, widest inputs first.
-
-        The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner
-        layer is three or four times as wide as the others.
-        """
-        whole: dict[int, Residual] = {}
-        widest = sorted(self.deep, key=lambda number: -self.sites[number].width)
-        for examined, number in enumerate(widest, start=1):
-            residual = self._residual(number)
-            if not residual.full:
-                whole[number] = residual
-            if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
-                break
-        return dict(sorted(whole.items()))
-
     def _selected(self, prefixes: list[Prefix], residuals: Mapping[int, Residual]) -> SolvedForest:
         sites = list(residuals)
         if not prefixes or not sites:
@@ -282,21 +236,13 @@ class ForestReader:
         sites = [n for n in (*self.first, *self.deep) if self.sites[n].width == self.sites[self.first[0]].width]
         search = ChainSearch(self.inputs, [self._residual(n) for n in sites], sites, tokens, self.deadline)
         judge = UpdateJudge(self.target, self.gradient, self.protocol)
-        texts: list[Prefix] = []
-        left = 1.0
-        while len(texts) < MOST_CHAINS and not self.deadline.passed:
-            beside = partial(judge.beside, texts)
-            text, distance = search.best(beside, self.target.max_length)
-            if not text or text in texts or distance > NEARER * left:
-                break
-            texts, left = [*texts, text], distance
-            self.progress(texts, left)
-            search.remove(text)
+        reader = ChainReader(search, judge, self.noise, self._proven, self.progress)
+        texts = reader.texts(self.deadline)
         if not texts:
             return ForestReading(notes=[capacity.line(len(tokens)), "no text found"])
         reading = self._proven(self._ended(texts, judge))
         reading.notes[:0] = [capacity.line(sum(map(len, texts)))]
-        reading.notes.append(MASKED if self.noise.dropout else SIGNS)
+        reading.notes.append(MASKED if self.noise.dropout else FLATTENED)
         return reading
 
     def _ended(self, texts: list[Prefix], judge: UpdateJudge) -> list[Prefix]:
