@@ -136,21 +136,3 @@ def test_adapters_of_a_model_with_a_table_of_positions_are_read_below_the_rank(r
     found = read(target, BATCH[:2])
     assert sorted(found.texts) == sorted(BATCH[:2])
     assert found.verified
-
-
-def test_a_text_is_read_under_the_adapters_dropout_and_not_proven() -> None:
-    pytest.importorskip("peft")
-    text = "the big dog ran on a mat"
-    found = read(decoder(lora="r=16,dropout=0.05"), [text], dropout=True)
-    assert found.texts == (text,)
-    assert not found.verified
-    assert any("the adapters' dropout counts as noise" in note for note in found.notes)
-
-
-def test_several_steps_of_adam_are_read_and_proven_by_a_replay() -> None:
-    pytest.importorskip("peft")
-    text = "the big dog ran on a mat"
-    fedavg = FedAvg(steps=2, lr=1e-4, optimizer="adamw")
-    found = read(decoder(lora="r=16"), [text], fedavg=fedavg)
-    assert found.texts == (text,)
-    assert found.verified

@@ -3,9 +3,9 @@
 Adapters' dropout multiplies every input by a mask, and several steps of Adam leave little more than signs. No prefix
 lies in the rows then, and picking prefixes one by one (`growth.py`) collects many that only resemble the right ones.
 A beam of chains does not: a chain competes with others of its length, each by what its own prefixes explain of all
-layers' rows, and by how likely the target, a language model, finds its tokens one after the other. The likeliest tokens
-are tried beside those that the first layer proposes. Where a chain ends, and which words are exchanged at the end,
-the whole update decides (`judge.py`).
+layers' rows, and by how likely the target, moved by the update, finds its tokens one after the other
+(`trained_prior.py`). The likeliest tokens are tried beside those that the first layer proposes. Where a chain ends, and
+which words are exchanged at the end, the whole update decides (`judge.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs
 from gradleak.attacks.forest.residual import Dictionary, Residual, stacked
+from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline
 
 BEAM = 6
@@ -29,8 +30,9 @@ PROPOSED = 12
 PRIOR, UNLIKELY = 0.3, -12.0
 """Weight of the log probability beside the layers' evidence, and the least log probability that counts."""
 
-CONTINUED = 8
-"""Likeliest tokens by which the best chain is ended: a text's last token leaves no row."""
+CONTINUED = 4
+"""Tokens by which the best chain is ended, of the likeliest and of those that the update makes likelier by most: a
+text's last token leaves no row."""
 
 CLEARLY, PATIENCE = 0.5, 3
 """A token that adds at least this fraction of the median gain continues the text. Others may be its end: the update
@@ -73,6 +75,7 @@ class ChainSearch:
         residuals: the rows of each of `sites`, all of one width.
         sites: indices of the sites.
         tokens: the tokens that the first layer proposes.
+        prior: the log probabilities of tokens after prefixes.
         deadline: when to stop.
     """
 
@@ -82,9 +85,11 @@ class ChainSearch:
         residuals: Sequence[Residual],
         sites: Sequence[int],
         tokens: Tensor,
+        prior: TrainedPrior,
         deadline: Deadline,
     ) -> None:
-        self.inputs, self.sites, self.tokens, self.deadline = inputs, list(sites), tokens, deadline
+        self.inputs, self.sites, self.tokens, self.prior = inputs, list(sites), tokens, prior
+        self.deadline = deadline
         self._rows = stacked(residuals)
         self._rivals: dict[Prefix, tuple[int, ...]] = {}
 
@@ -119,7 +124,7 @@ class ChainSearch:
         return list(dict.fromkeys([*self.tokens.tolist(), *likely.topk(min(PROPOSED, len(likely))).indices.tolist()]))
 
     def _grown(self, beam: Sequence[Chain]) -> list[Chain]:
-        likely = self.inputs.next_tokens([chain.tokens for chain in beam])
+        likely = self.prior([chain.tokens for chain in beam])
         children = [self._children(own) for own in likely]
         grown = [(*chain.tokens, token) for chain, own in zip(beam, children, strict=True) for token in own]
         vectors = self._vectors(grown).split([len(own) for own in children], dim=1)
@@ -151,8 +156,12 @@ class ChainSearch:
 
     def _ended(self, best: Prefix, grown: Sequence[Chain]) -> list[Prefix]:
         """Return texts that end about here: the best chain with a likely last token, and longer chains."""
-        likely = self.inputs.next_tokens([best])[0].topk(CONTINUED).indices.tolist() if best else []
-        return [*((*best, token) for token in likely), *(chain.tokens for chain in grown[:2])]
+        longer = [chain.tokens for chain in grown[:2]]
+        if not best or self.inputs.target.task != "causal-lm":
+            return longer
+        sizes = self.prior([best])[0], self.prior.rises(best)
+        likely = [token for size in sizes for token in size.topk(min(CONTINUED, len(size))).indices.tolist()]
+        return [*((*best, token) for token in dict.fromkeys(likely)), *longer]
 
     def exchanged(self, text: Prefix, distance: Distance) -> tuple[Prefix, float]:
         """Exchange, add and leave out single tokens where others fit about as well, while that comes nearer.

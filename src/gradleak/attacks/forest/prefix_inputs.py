@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,23 +101,6 @@ class PrefixInputs:
         found = self._captured(ids, sites, options)
         ends = torch.tensor([tree.numbers[prefix] for prefix in prefixes], device=device)
         return [own[0, ends] for own in found]
-
-    @torch.no_grad()
-    def next_tokens(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """Return the log of each token's probability after each prefix, by the target itself `[prefixes, vocabulary]`.
-
-        The same for all after the empty prefix, and for a classifier, which predicts no tokens.
-        """
-        words = len(self.target.word_embeddings)
-        found = torch.full((len(prefixes), words), -math.log(words), device=self.target.device)
-        some = [number for number, prefix in enumerate(prefixes) if prefix]
-        if self.target.task != "causal-lm" or not some:
-            return found
-        ids, mask = self.target.pad([prefixes[number] for number in some])
-        logits = self.target.logits(self.target.embed(ids), mask)
-        ends = mask.sum(dim=1) - 1 if bool(mask[:, 0].all()) else torch.full_like(ids[:, 0], ids.shape[1] - 1)
-        found[some] = torch.log_softmax(logits[torch.arange(len(some), device=ends.device), ends], dim=-1).to(found)
-        return found
 
     def of_tokens(self, site: int, tokens: Tensor, position: int = 0) -> Tensor:
         """Return the input of a token-wise site for tokens at a position `[tokens, width]`."""

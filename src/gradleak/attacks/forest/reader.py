@@ -28,6 +28,7 @@ from gradleak.attacks.forest.rounding import RowNoise
 from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
 from gradleak.attacks.forest.sites import InputSite, find_sites, sees_every_token
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
+from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import first_layer_inputs
@@ -234,7 +235,8 @@ class ForestReader:
     def _chained(self, tokens: Tensor, capacity: Capacity) -> ForestReading:
         """Read text by text, each as a chain that the whole update judges."""
         sites = [n for n in (*self.first, *self.deep) if self.sites[n].width == self.sites[self.first[0]].width]
-        search = ChainSearch(self.inputs, [self._residual(n) for n in sites], sites, tokens, self.deadline)
+        prior = TrainedPrior(self.target, self.gradient, self.protocol)
+        search = ChainSearch(self.inputs, [self._residual(n) for n in sites], sites, tokens, prior, self.deadline)
         judge = UpdateJudge(self.target, self.gradient, self.protocol)
         reader = ChainReader(search, judge, self.noise, self._proven, self.progress)
         texts = reader.texts(self.deadline)

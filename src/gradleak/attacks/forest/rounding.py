@@ -128,7 +128,8 @@ class RowNoise:
     def _typical(self, site: InputSite) -> Tensor:
         """Return the root mean square of each entry of a site's input over public text, 1 in the mean `[width]`."""
         if not self._sizes:
-            self._sizes = _usual_sizes(self.target, [module.path for module in self.target.adapters] or [site.path])
+            maps = [part.module for layer in self.target.layers for part in layer.projections]
+            self._sizes = _usual_sizes(self.target, [module.path for module in self.target.adapters] or maps)
         size = self._sizes.get(site.path)
         return torch.ones_like(site.rows[0]) if size is None else (size / size.square().mean().sqrt()).clamp(min=1e-3)
 
