@@ -129,8 +129,10 @@ class ForestReader:
         tables = self._tables(0)
         members = [] if open_ended else tokens_in_span(tables, residuals).tolist()
         most = min(residual.rows.shape[1] for residual in residuals) - 1
-        if self.noise.strong or any(module.dropout for module in self.target.adapters):  # masked inputs explain nothing
+        if self.noise.strong:
             most = min(most, MOST_PROPOSED)
+        elif any(module.dropout for module in self.target.adapters):  # masked inputs explain nothing, however many
+            most = min(most, max(MOST_PROPOSED, 4 * residuals[0].rank))
         # a token whose coefficients are tiny does not quite lie in the span; without the others it stands out
         picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy, given=members)
         if not noisy and self.sites[self.first[0]].reduction is None:
@@ -248,10 +250,7 @@ class ForestReader:
         return reading
 
     def _ended(self, texts: list[Prefix], judge: UpdateJudge) -> list[Prefix]:
-        """Return texts with the last tokens that their coefficients tell, if these are nearer to the update.
-
-        Steps of Adam make all coefficients equally large, and they tell nothing.
-        """
+        """Return texts with the last tokens that their coefficients tell, if these are nearer to the update."""
         sites = trailing_sites(self.sites)
         if self.target.task != "causal-lm" or self.noise.signs or not sites:
             return texts

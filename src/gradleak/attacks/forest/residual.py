@@ -19,6 +19,9 @@ from torch import Tensor
 FLOAT32 = 5e-7
 """Singular values below this fraction of the largest are rounding of float32."""
 
+SMALL = 256
+"""Rows of matrices whose eigenvalues a GPU leaves to the CPU."""
+
 SAME = 1e-5
 """A vector of which less than this fraction of the norm is new adds nothing."""
 
@@ -214,6 +217,8 @@ def coefficients(rows: Tensor, vectors: Tensor) -> tuple[Tensor, float]:
     vectors = vectors.double()
     sizes = vectors.norm(dim=1).clamp(min=1e-300)
     solved = torch.linalg.lstsq((vectors / sizes[:, None]).T, rows.T).solution
+    if rows.is_cuda and not bool(torch.isfinite(solved).all()):  # a GPU's solver takes no dependent vectors
+        solved = torch.linalg.lstsq((vectors / sizes[:, None]).T.cpu(), rows.T.cpu()).solution.to(rows)
     left = rows - solved.T @ (vectors / sizes[:, None])
     return solved / sizes[:, None], float(left.norm() / rows.norm().clamp(min=1e-300))
 
@@ -227,13 +232,22 @@ def _singular(rows: Tensor) -> tuple[Tensor, Tensor]:
     if not height:
         return rows.new_zeros(*rows.shape[:-2], 0), rows
     tall = height > width
-    squares, vectors = torch.linalg.eigh(rows.mT @ rows if tall else rows @ rows.mT)
+    squares, vectors = _eigh(rows.mT @ rows if tall else rows @ rows.mT)
     values = squares.flip(-1).clamp(min=0).sqrt()
     vectors = vectors.flip(-1).mT
     values = torch.where(values > 1e-8 * values[..., :1], values, 0.0)
     if tall:
         return values, vectors * (values > 0)[..., None]
     return values, torch.where(values[..., None] > 0, vectors @ rows / values.clamp(min=1e-300)[..., None], 0.0)
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and eigenvectors; of small matrices the CPU computes them sooner than a GPU."""
+    if matrices.is_cuda and matrices.shape[-1] <= SMALL:
+        squares, vectors = torch.linalg.eigh(matrices.cpu())
+        return squares.to(matrices.device), vectors.to(matrices.device)
+    squares, vectors = torch.linalg.eigh(matrices)
+    return squares, vectors
 
 
 def _grown(tensor: Tensor, size: int, dim: int) -> Tensor:
