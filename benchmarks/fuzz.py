@@ -3,6 +3,9 @@
     python benchmarks/fuzz.py --model tiny --data cola.tsv --minutes 60 --workers 2 -o fuzz.json
     python benchmarks/fuzz.py --model tiny --lora r=8,rounds=1 --attack forest --data cola.tsv -o adapters.json
     python benchmarks/fuzz.py --model lti-lm --task causal-lm --lora r=16,rounds=1 --attack forest --data cola.tsv
+    python benchmarks/fuzz.py --attack forest --target tiny/classification/r=8 --target lti-lm/causal-lm/r=16 \
+        --target small-llama/causal-lm/r=4 --target small-llama/causal-lm/r=8,dropout=0.05 \
+        --target small-llama/classification --target smollm2/causal-lm/r=8 --data cola.tsv -o decoders.json
     python benchmarks/fuzz.py --report fuzz.json
 
 Each case draws one to eight texts (a sentence of the file, a part of one, one or two words again and again, words of
@@ -27,7 +30,8 @@ the file at random; some twice), labels, dropout, visible embeddings, and how th
     combined     several of these options at once
 
 The last seven come with their protocol, as an update file has it (docs/clients.md), with and without dropout.
-`--kinds adamw,noise` draws from some kinds only. A case's number and the kinds drawn from make the case.
+`--kinds adamw,noise` draws from some kinds only. A case's number and the kinds drawn from make the case. With several
+`--target` the cases take them in turn; `small-llama` is a Llama of 5 layers with random weights.
 
 The result is held against `docs/verified.md`. Wrong is: `verified` with a text that no client trained on; `complete`
 with a text missing or an update that was altered; `labels_verified` with a wrong label; more `copies` than there were.
@@ -67,6 +71,7 @@ def main() -> None:
     with Path(arguments.data).open(encoding="utf-8", newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
     options = {name: getattr(arguments, name) for name in ("model", "task", "lora", "attack", "budget", "kinds")}
+    targets = [_target(text) for text in arguments.target or []] or [{}]
     until = time.monotonic() + 60 * arguments.minutes
 
     def cases() -> Iterator[dict[str, Any]]:
@@ -74,7 +79,7 @@ def main() -> None:
             if time.monotonic() > until:
                 return
             if case not in done:
-                yield {"case": case, "texts": texts, **options}
+                yield {"case": case, "texts": texts, **options, **targets[case % len(targets)]}
 
     with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
         # No more cases than workers at a time: what is drawn before the time is over is run to its end.
@@ -105,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--task", default="classification", choices=("classification", "causal-lm"))
     parser.add_argument("--lora", help="adapters, which the client then trains and sends alone, such as r=8,rounds=1")
+    parser.add_argument("--target", action="append", metavar="MODEL[/TASK[/LORA]]", help="in their place; repeatable")
     parser.add_argument("--data", help="tab-separated file with a column text")
     parser.add_argument("--attack", default="sieve")
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of updates to draw from")
@@ -120,6 +126,13 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
+def _target(text: str) -> dict[str, str]:
+    """Return model, task and adapters of a `--target`."""
+    model, _, rest = text.partition("/")
+    task, _, lora = rest.partition("/")
+    return {"model": model, "task": task or "classification", "lora": lora}
+
+
 def _run(item: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     kinds = [kind for kind in item["kinds"].split(",") for _ in range(KINDS[kind][0])]
@@ -133,6 +146,7 @@ def _run(item: dict[str, Any]) -> dict[str, Any]:
         return dict.fromkeys(("texts", "verified", "complete", "labels_verified", "exact"), 0) | {
             "case": item["case"],
             "kind": case.kind,
+            "target": case.target.name,
             "how": case.how,
             "seconds": time.perf_counter() - started,
             "wrong": [f"crashed: {type(error).__name__}: {error}"],
@@ -142,6 +156,7 @@ def _run(item: dict[str, Any]) -> dict[str, Any]:
     return {
         "case": item["case"],
         "kind": case.kind,
+        "target": case.target.name,
         "how": case.how,
         "seconds": time.perf_counter() - started,
         "texts": len(trained),

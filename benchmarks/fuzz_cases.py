@@ -18,6 +18,8 @@ from gradleak.federation import Client, FedAvg, sum_updates
 from gradleak.simulation.training import step_batches
 from gradleak.targets import Target, Task, load_target
 from gradleak.targets.adapters import Lora
+from small_decoder import NAME as SMALL_LLAMA
+from small_decoder import small_decoder
 
 SURE = 60.0
 """What the classifier is multiplied with to be sure of its classes."""
@@ -31,7 +33,9 @@ def target_of(
 ) -> Target:
     """Load a model once in each process; `head` is the seed of its classifier, which may be sure of itself."""
     adapters = None if lora is None else Lora.parse(lora)
-    target = load_target(model, 2, head, task=task, device="cpu", lora=adapters)
+    small = model == SMALL_LLAMA
+    name = small_decoder() if small else model
+    target = load_target(name, 2, head, task=task, device="cpu", lora=adapters, random_weights=small)
     if sure and task == "classification":
         with torch.no_grad():
             target.parameters[target.classifier_weight].mul_(SURE)

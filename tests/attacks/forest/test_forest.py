@@ -152,10 +152,3 @@ def test_rounded_adapters_of_a_model_with_a_table_of_positions_are_read(client: 
     found = read(decoder("gpt2", lora="r=16", n_embd=128, n_layer=4), BATCH[:2], **client)
     assert sorted(found.texts) == sorted(BATCH[:2])
     assert found.verified
-
-
-def test_a_note_says_that_the_adapters_dropout_may_hide_the_text() -> None:
-    pytest.importorskip("peft")
-    found = read(decoder(lora="r=8,dropout=0.05"), [SENTENCE], dropout=True)
-    assert not found.verified
-    assert any("the adapters' dropout (rate 0.05), whose masks are not decoded" in note for note in found.notes)

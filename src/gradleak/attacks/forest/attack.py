@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from gradleak.attacks.base import Attack, register
 from gradleak.attacks.forest.encoders.reading import can_read_encoder, read_encoder
 from gradleak.attacks.forest.output import fit_to_knowledge
-from gradleak.attacks.forest.reader import ForestReader, ForestReading
+from gradleak.attacks.forest.reader import ForestReader
+from gradleak.attacks.forest.reading import ForestReading
 from gradleak.attacks.forest.sites import find_sites
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Update, Victim

@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.prefix_inputs import REPEATS, Prefix, PrefixInputs, is_repeat
-from gradleak.attacks.forest.residual import Residual
+from gradleak.attacks.forest.residual import Dictionary, Residual, stacked
+from gradleak.attacks.forest.sites import InputSite
 from gradleak.exchange import Deadline
 
 MOST = 6
 """Sites that test a candidate of a membership growth, at most; the first of them alone rejects most."""
+
+ENOUGH = 3
+"""Prefixes are tested one by one if at least so many sites show their whole row space."""
 
 MEMBER = 0.02
 """A prefix belongs to the batch if the geometric mean over sites of the fraction outside the row space is below this.
@@ -43,6 +47,30 @@ DONE = 3e-5
 
 TokensAt = Callable[[int], Tensor]
 """Returns the tokens that may stand at a position."""
+
+
+def whole_sites(
+    sites: Sequence[InputSite], deep: Sequence[int], residual_of: Callable[[int], Residual]
+) -> dict[int, Residual]:
+    """Return the first deeper sites that show their whole row space, widest inputs first.
+
+    The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner layer is
+    three or four times as wide as the others.
+
+    Args:
+        sites: all sites.
+        deep: indices of the deeper ones.
+        residual_of: makes the rows of a site.
+    """
+    whole: dict[int, Residual] = {}
+    widest = sorted(deep, key=lambda number: -sites[number].width)
+    for examined, number in enumerate(widest, start=1):
+        residual = residual_of(number)
+        if not residual.full:
+            whole[number] = residual
+        if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
+            break
+    return dict(sorted(whole.items()))
 
 
 def grow_by_membership(
@@ -77,29 +105,22 @@ def grow_by_membership(
 def _members(
     inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], prefixes: list[Prefix], tokens: Tensor
 ) -> list[Prefix]:
-    outside = _outside(inputs, residuals[:1], sites[:1], prefixes, tokens)
-    passing = [
-        (number // len(tokens), number % len(tokens)) for number in (outside < PASSES).nonzero().flatten().tolist()
-    ]
-    kept = []
-    by_prefix: dict[int, list[int]] = {}
-    for prefix, token in passing:
-        by_prefix.setdefault(prefix, []).append(token)
-    for prefix, places in by_prefix.items():
-        some = tokens[torch.tensor(places, device=tokens.device)]
-        fits = _outside(inputs, residuals[:MOST], sites[:MOST], [prefixes[prefix]], some) < MEMBER
-        kept += [(*prefixes[prefix], token) for token in some[fits].tolist()]
-    return kept
+    grown = [(*prefix, token) for prefix in prefixes for token in tokens.tolist()]
+    outside = _outside(inputs, residuals[:1], sites[:1], grown)
+    passing = [grown[number] for number in (outside < PASSES).nonzero().flatten().tolist()]
+    if not passing:
+        return []
+    outside = _outside(inputs, residuals[:MOST], sites[:MOST], passing)
+    return [passing[number] for number in (outside < MEMBER).nonzero().flatten().tolist()]
 
 
 def _outside(
-    inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], prefixes: list[Prefix], tokens: Tensor
+    inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], prefixes: list[Prefix]
 ) -> Tensor:
-    """Return the geometric mean over sites of the fraction of each input outside the row space `[candidates]`."""
-    total = torch.zeros(len(prefixes) * len(tokens), dtype=torch.float64, device=tokens.device)
-    for residual, vectors in zip(residuals, inputs.extended(prefixes, tokens, sites), strict=True):
-        vectors = residual.weighted(vectors.double())
-        total += residual.scores(vectors, residual.new_part(vectors))
+    """Return the geometric mean over sites of the fraction of each input outside the row space `[prefixes]`."""
+    total = torch.zeros(len(prefixes), dtype=torch.float64, device=inputs.target.device)
+    for residual, vectors in zip(residuals, inputs.of_prefixes(prefixes, sites), strict=True):
+        total += Dictionary(residual, residual.weighted(vectors.double())).scores()
     return torch.exp(-total / (2 * len(residuals)))
 
 
@@ -108,7 +129,7 @@ class PrefixPool:
 
     Args:
         inputs: computes the inputs.
-        residuals: the rows of each of `sites`; picks are projected out of them.
+        residuals: the rows of each of `sites`, of which nothing is explained.
         sites: indices of the sites.
         tokens: the tokens that may extend a prefix.
     """
@@ -116,19 +137,28 @@ class PrefixPool:
     def __init__(
         self, inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], tokens: Tensor
     ) -> None:
-        self.inputs, self.residuals, self.sites, self.tokens = inputs, list(residuals), list(sites), tokens
+        self.inputs, self.sites, self.tokens = inputs, list(sites), tokens
         self.prefixes: list[Prefix] = []
         self.given: list[Prefix] = []
         self.picked: list[int] = []
-        self._vectors: list[list[Tensor]] = [[] for _ in sites]
-        self._new: list[list[Tensor]] = [[] for _ in sites]
+        widths = [residual.rows.shape[-1] for residual in residuals]
+        self._groups = [[number for number, own in enumerate(widths) if own == width] for width in sorted(set(widths))]
+        self._residuals = [stacked([residuals[number] for number in group]) for group in self._groups]
+        self._offered: list[Dictionary] = []
+
+    def _inputs(self, prefixes: Sequence[Prefix]) -> list[Tensor]:
+        """Return the inputs of prefixes at the sites of each width `[sites, prefixes, width]`, weighted."""
+        found = self.inputs.of_prefixes(prefixes, self.sites)
+        return [
+            residual.weighted(torch.stack([found[number] for number in group]))
+            for group, residual in zip(self._groups, self._residuals, strict=True)
+        ]
 
     def start_from(self, prefixes: Sequence[Prefix]) -> None:
         """Project prefixes that were found by other means out of every site's rows."""
         self.given = list(prefixes)
-        for residual, vectors in zip(self.residuals, self.inputs.of_prefixes(prefixes, self.sites), strict=True):
-            for vector in residual.weighted(vectors):
-                residual.pick(vector)
+        for residual, vectors in zip(self._residuals, self._inputs(prefixes), strict=True):
+            residual.pick_all(vectors)
 
     @property
     def found(self) -> list[Prefix]:
@@ -137,42 +167,39 @@ class PrefixPool:
 
     def extend(self, prefixes: Sequence[Prefix]) -> None:
         """Add every extension of these prefixes by one token."""
-        self.prefixes += [(*prefix, token) for prefix in prefixes for token in self.tokens.tolist()]
-        for number, vectors in enumerate(self.inputs.extended(prefixes, self.tokens, self.sites)):
-            vectors = self.residuals[number].weighted(vectors)
-            self._vectors[number].append(vectors)
-            self._new[number].append(self.residuals[number].new_part(vectors))
-
-    def vectors(self, number: int) -> Tensor:
-        """Return all candidates' inputs at one site `[candidates, width]`."""
-        self._vectors[number] = [torch.cat(self._vectors[number])]
-        return self._vectors[number][0]
+        grown = [(*prefix, token) for prefix in prefixes for token in self.tokens.tolist()]
+        self.prefixes += grown
+        if not self._offered:
+            pairs = zip(self._residuals, self._inputs(grown), strict=True)
+            self._offered = [Dictionary(residual, vectors) for residual, vectors in pairs]
+            return
+        for offered, vectors in zip(self._offered, self._inputs(grown), strict=True):
+            offered.add(vectors)
 
     def scores(self) -> Tensor:
         """Return each candidate's score, the sum over sites; −1 for those picked `[candidates]`."""
         total = torch.zeros(len(self.prefixes), device=self.tokens.device)
-        for number, residual in enumerate(self.residuals):
-            if residual.explained or residual.fraction < DONE:
-                continue
-            self._new[number] = [torch.cat(self._new[number])]
-            total += residual.scores(self.vectors(number), self._new[number][0])
+        for offered in self._offered:
+            is_open = offered.residual.fractions >= DONE
+            total += (offered.scores() * is_open[:, None]).sum(dim=0)
         total[self.picked] = -1
         return total
 
     def pick(self, candidate: int) -> None:
         """Project a candidate out of every site's rows."""
         self.picked.append(candidate)
-        for number, residual in enumerate(self.residuals):
-            vectors = self.vectors(number)
-            direction = residual.pick(vectors[candidate])
-            if direction is not None:
-                old = torch.cat(self._new[number])
-                self._new[number] = [(old - (vectors @ direction.to(vectors)).square()).clamp(min=0)]
+        for offered in self._offered:
+            offered.pick(candidate)
+
+    @property
+    def left(self) -> float:
+        """The fraction of the rows that is left, a mean over sites."""
+        return float(torch.cat([residual.fractions for residual in self._residuals]).mean())
 
     @property
     def explained(self) -> bool:
         """Whether nothing but noise is left at any site."""
-        return all(residual.explained or residual.fraction < DONE for residual in self.residuals)
+        return not any(bool((residual.fractions >= DONE).any()) for residual in self._residuals)
 
 
 def grow_by_pursuit(

@@ -22,30 +22,44 @@ from gradleak.targets.hooks import forward_hooks
 EQUATIONS = 128
 """Sites are taken from the last one backwards until they give at least so many equations for a token."""
 
+FEW, CLEAR = 48, 2e-3
+"""So many equations are tried first; their token is taken if its coefficients are so near to those observed."""
+
 SHORTLIST = 64
 """How many of the most likely tokens are compared again in float64."""
 
 
-def trailing_sites(sites: Sequence[InputSite]) -> list[int]:
+def trailing_sites(sites: Sequence[InputSite], equations: int = EQUATIONS) -> list[int]:
     """Return the indices of the last sites that give enough equations, in order."""
     chosen: list[int] = []
     for number in reversed(range(len(sites))):
         if sites[number].reduction is None and not sites[number].tokenwise:
             chosen.insert(0, number)
-        if sum(sites[index].height for index in chosen) >= EQUATIONS:
+        if sum(sites[index].height for index in chosen) >= equations:
             break
     return chosen
 
 
-def last_token(target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Tensor) -> tuple[int, float]:
+def last_token(
+    target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Sequence[Tensor]
+) -> tuple[int, float]:
     """Return the token that follows a text's last prefix, and the distance of its coefficients from those observed.
 
     Args:
         target: a causal language model.
-        sites: the sites whose coefficients are compared.
+        sites: the sites whose coefficients are compared, from the last one backwards as far as needed.
         prefix: the text without its last token.
-        observed: the prefix's coefficients at these sites, one after the other `[equations]`.
+        observed: by site, the prefix's coefficients `[rows]`.
     """
+    few = len(trailing_sites(sites, FEW))
+    found = _nearest(target, sites[-few:], prefix, torch.cat(list(observed[-few:])))
+    if found[1] > CLEAR and few < len(sites):
+        found = _nearest(target, sites, prefix, torch.cat(list(observed)))
+    return found
+
+
+def _nearest(target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Tensor) -> tuple[int, float]:
+    """Return the token whose coefficients `[equations]` at these sites are nearest to those observed."""
     hidden, leaves = _traced(target, sites, prefix)
     width = hidden.shape[0]
     slopes = torch.autograd.grad(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradleak.attacks.forest.reader import ForestReading
+from gradleak.attacks.forest.reading import ForestReading
 from gradleak.exchange import Knowledge
 from gradleak.leakage.batch_shape import Sentence, arrange, resize
 from gradleak.optimisation.slots import impossible_words

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,11 +20,53 @@ Prefix = tuple[int, ...]
 REPEATS = 3
 """A text may begin with one token repeated so many times, at most."""
 
-TEXTS = 16
-"""How many whole texts are computed at a time."""
+TOGETHER = {"cpu": 512, "cuda": 2048}
+"""How many prefixes are computed at a time, about: attention takes their square."""
 
-ROWS = 512
-"""How many extended prefixes are computed at a time."""
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """Prefixes, and the shorter ones that they begin with, as one sequence with attention along the branches.
+
+    Attributes:
+        tokens: the last token of each node.
+        parents: the node that each extends; −1 for the first token of a text. Parents stand before their children.
+        numbers: the node of each prefix.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    numbers: dict[Prefix, int]
+
+    @classmethod
+    def of(cls, prefixes: Sequence[Prefix]) -> PrefixTree:
+        """Return the tree of some prefixes."""
+        tree = cls([], [], {(): -1})
+        for prefix in prefixes:
+            known = next(length for length in range(len(prefix), -1, -1) if prefix[:length] in tree.numbers)
+            for length in range(known + 1, len(prefix) + 1):
+                tree.parents.append(tree.numbers[prefix[: length - 1]])
+                tree.numbers[prefix[:length]] = len(tree.tokens)
+                tree.tokens.append(prefix[length - 1])
+        return tree
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of each node in its text."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(0 if parent < 0 else found[parent] + 1)
+        return found
+
+    @property
+    def sees(self) -> Tensor:
+        """Whether each node sees each other: those on its branch up to itself `[nodes, nodes]`."""
+        found = np.zeros((len(self.tokens), len(self.tokens)), dtype=bool)
+        for number, parent in enumerate(self.parents):
+            if parent >= 0:
+                found[number, : parent + 1] = found[parent, : parent + 1]
+            found[number, number] = True
+        return torch.from_numpy(found)
 
 
 class PrefixInputs:
@@ -39,90 +83,56 @@ class PrefixInputs:
         self._body: Any = target.model.get_submodule(target.family.body)  # type: ignore[attr-defined]
         self._scale = target.family.embedding_scale(target.config)
 
-    def extended(self, prefixes: Sequence[Prefix], tokens: Tensor, sites: Sequence[int]) -> list[Tensor]:
-        """Return for each of `sites` the inputs of all prefixes extended by all tokens `[prefixes · tokens, width]`.
+    def of_prefixes(self, prefixes: Sequence[Prefix], sites: Sequence[int]) -> list[Tensor]:
+        """Return for each of `sites` the input at the end of each prefix `[prefixes, width]`.
 
         Args:
-            prefixes: of any lengths.
-            tokens: token ids.
+            prefixes: of any lengths; those that begin alike are computed together, what they share but once.
             sites: indices of sites, in order; the forward pass ends at the last of them.
         """
-        step = max(1, ROWS // len(tokens))
-        parts = [
-            self._extend(prefixes[start : start + step], chunk, sites)
-            for start in range(0, len(prefixes), step)
-            for chunk in torch.split(tokens, ROWS)
-        ]
+        step = TOGETHER.get(self.target.device.type, 512)
+        parts = [self._of_tree(prefixes[start : start + step], sites) for start in range(0, len(prefixes), step)]
         return [torch.cat([part[number] for part in parts]) for number in range(len(sites))]
 
-    def of_prefixes(self, prefixes: Sequence[Prefix], sites: Sequence[int]) -> list[Tensor]:
-        """Return for each of `sites` the input at the end of each prefix `[prefixes, width]`."""
-        places: dict[Prefix, tuple[int, int]] = {}
-        texts = longest_prefixes(prefixes)
-        for number, text in enumerate(texts):
-            places |= {text[:length]: (number, length - 1) for length in range(1, len(text) + 1)}
-        found: list[list[Tensor]] = []
-        for start in range(0, len(texts), TEXTS):
-            # padding on the right needs no mask: with causal attention no token sees it
-            ids = self.target.pad(texts[start : start + TEXTS]).ids
-            found.append(self._captured(ids, sites, {"use_cache": False}, whole=True))
-        where = [places[prefix] for prefix in prefixes]
-        return [
-            torch.stack([found[text // TEXTS][number][text % TEXTS, place] for text, place in where])
-            for number in range(len(sites))
-        ]
+    def _of_tree(self, prefixes: Sequence[Prefix], sites: Sequence[int]) -> list[Tensor]:
+        tree, device = PrefixTree.of(prefixes), self.target.device
+        ids, positions = (torch.tensor([own], device=device) for own in (tree.tokens, tree.positions))
+        options = {"use_cache": False, "position_ids": positions, "attention_mask": self._masks(tree, positions[0])}
+        found = self._captured(ids, sites, options)
+        ends = torch.tensor([tree.numbers[prefix] for prefix in prefixes], device=device)
+        return [own[0, ends] for own in found]
 
     def of_tokens(self, site: int, tokens: Tensor, position: int = 0) -> Tensor:
         """Return the input of a token-wise site for tokens at a position `[tokens, width]`."""
         parts = []
         for chunk in torch.split(tokens, 4096):
             places = torch.full((len(chunk), 1), position, device=chunk.device)
-            parts.append(self._captured(chunk[:, None], [site], {"use_cache": False, "position_ids": places})[0])
+            parts.append(self._captured(chunk[:, None], [site], {"use_cache": False, "position_ids": places})[0][:, -1])
         return torch.cat(parts)
 
-    def _extend(self, prefixes: Sequence[Prefix], tokens: Tensor, sites: Sequence[int]) -> list[Tensor]:
-        """Run each prefix once, followed by all tokens side by side, which see the prefix and not one another."""
-        device, count = tokens.device, len(tokens)
-        longest = max(map(len, prefixes))
-        filler = int(tokens[0])
-        known = torch.tensor([[*p, *[filler] * (longest - len(p))] for p in prefixes], device=device, dtype=torch.long)
-        ids = torch.cat([known, tokens.expand(len(prefixes), -1)], dim=1)
-        lengths = torch.tensor([len(prefix) for prefix in prefixes], device=device)
-        places = torch.arange(longest, device=device)
-        sees = torch.eye(longest + count, dtype=torch.bool, device=device).repeat(len(prefixes), 1, 1)
-        sees[:, :longest, :longest] = (places[:, None] >= places)[None]
-        sees[:, longest:, :longest] = (places < lengths[:, None])[:, None]
-        positions = torch.cat([places.expand(len(prefixes), -1), lengths[:, None].expand(-1, count)], dim=1)
-        options = {"use_cache": False, "position_ids": positions}
-        found = self._captured(ids, sites, options, whole=True, sees=sees)
-        return [own[:, longest:].flatten(0, 1) for own in found]
+    def _masks(self, tree: PrefixTree, positions: Tensor) -> Any:  # noqa: ANN401 - one mask, or one for each type of layer
+        """Return what to add to the attention scores of a tree: those of a text, along the branches alone."""
+        embeddings, sees = self.target.word_embeddings, tree.sees.to(positions.device)
+        one_text = torch.ones(1, int(positions.max()) + 1, dtype=torch.bool, device=positions.device)
+        masks = self.target.family.attention_masks(self.target.config, embeddings, one_text)  # type: ignore[attr-defined]
 
-    def _masks(self, embeddings: Tensor) -> Any:  # noqa: ANN401 - one mask, or one for each type of layer
-        ones = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
-        return self.target.family.attention_masks(self.target.config, embeddings, ones)  # type: ignore[attr-defined]
+        def along_branches(mask: Tensor) -> Tensor:
+            return mask[:, :, positions][..., positions].masked_fill(~sees, torch.finfo(mask.dtype).min)
+
+        return (
+            {kind: along_branches(m) for kind, m in masks.items()} if isinstance(masks, dict) else along_branches(masks)
+        )
 
     @torch.no_grad()
-    def _captured(
-        self,
-        ids: Tensor,
-        sites: Sequence[int],
-        options: dict[str, Any],
-        *,
-        whole: bool = False,
-        sees: Tensor | None = None,
-    ) -> list[Tensor]:
+    def _captured(self, ids: Tensor, sites: Sequence[int], options: dict[str, Any]) -> list[Tensor]:
+        """Return for each of `sites` the inputs of some sequences `[sequences, tokens, width]`."""
         paths = [self.sites[number].path for number in sites]
         embeddings = self.target.embed(ids)
         embeddings = embeddings if self._scale == 1.0 else embeddings * self._scale
-        if sees is not None:
-            hidden = torch.zeros(sees.shape, dtype=embeddings.dtype, device=ids.device)
-            mask = hidden.masked_fill(~sees, torch.finfo(embeddings.dtype).min)[:, None]
-            own = self._masks(embeddings)
-            options = {**options, "attention_mask": dict.fromkeys(own, mask) if isinstance(own, dict) else mask}
         wanted = set(paths)
         with captured_calls(self.target, list(wanted), stop=lambda calls: len(calls) == len(wanted)) as calls:
             self._body(inputs_embeds=embeddings, **options)
-        found = {call.path: call.inputs if whole else call.inputs[:, -1] for call in calls}
+        found = {call.path: call.inputs for call in calls}
         return [self.sites[number].reduced(found[path]) for number, path in zip(sites, paths, strict=True)]
 
 

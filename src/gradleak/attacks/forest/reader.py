@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
-from gradleak.attacks.forest.growth import MOST, PrefixPool, TokensAt, grow_by_membership, grow_by_pursuit
+from gradleak.attacks.forest.chain_reader import FLATTENED, MASKED, ChainReader
+from gradleak.attacks.forest.chains import ChainSearch
+from gradleak.attacks.forest.growth import (
+    ENOUGH,
+    PrefixPool,
+    TokensAt,
+    grow_by_membership,
+    grow_by_pursuit,
+    whole_sites,
+)
+from gradleak.attacks.forest.judge import UpdateJudge
 from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
 from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
+from gradleak.attacks.forest.reading import ForestReading, ProgressCallback
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.rounding import RowNoise
 from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
-from gradleak.attacks.forest.sites import InputSite, find_sites
+from gradleak.attacks.forest.sites import InputSite, find_sites, sees_every_token
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
+from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.proof import Proof, prove_by_whole_gradient
+from gradleak.leakage.proof import prove_by_whole_gradient
 from gradleak.targets import Target
-
-ProgressCallback = Callable[[Sequence[Sequence[int]], float], None]
-"""Called with the texts so far and the fraction of the update that they leave."""
 
 COMPLETE = 3e-4
 """Prefixes that were tested one by one are complete if they leave less than this fraction of every site's rows."""
@@ -33,35 +41,17 @@ COMPLETE = 3e-4
 MOST_CANDIDATES = 20_000
 """Prefixes that are missing are not looked for among more candidates than this."""
 
-ENOUGH = 3
-"""Prefixes are tested one by one if at least so many sites show their whole row space."""
-
 FULL_SITES = 12
 """Sites of a full update that a pursuit takes, about."""
 
+MOST_PROPOSED = 96
+"""Tokens that the first layer proposes under strong noise, at most."""
+
+SHALLOW = 4
+"""Sites that judge prefixes at first, for each time that the tokens exceed a layer's rows."""
+
 ROUNDED = 0.05
 """Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
-
-
-@dataclass
-class ForestReading:
-    """The texts read from one update.
-
-    Attributes:
-        texts: token ids of each.
-        labels: their classes; None for a language model, or if not determined.
-        left: the fraction of the update that is not explained.
-        notes: one line for each fact.
-        proof: what the update proves.
-        settled: whether the update was read to the end, though it may prove nothing.
-    """
-
-    texts: list[Prefix] = field(default_factory=list)
-    labels: list[int] | None = None
-    left: float = 1.0
-    notes: list[str] = field(default_factory=list)
-    proof: Proof = field(default_factory=Proof)
-    settled: bool = False
 
 
 class ForestReader:
@@ -91,23 +81,22 @@ class ForestReader:
         self.noise = RowNoise(target, gradient, protocol)
         self.inputs = PrefixInputs(target, self.sites)
         self.first = [number for number, site in enumerate(self.sites) if site.tokenwise]
-        self.deep = [number for number, site in enumerate(self.sites) if not site.tokenwise and self._sees_all(site)]
+        self.deep = [
+            number for number, site in enumerate(self.sites) if not site.tokenwise and sees_every_token(target, site)
+        ]
         self.words = torch.arange(len(target.word_embeddings), device=target.device)
-
-    def _sees_all(self, site: InputSite) -> bool:
-        """Return whether every token leaves a row: not so after the attention of a classifier's last layer."""
-        if self.target.task == "causal-lm":
-            return True
-        layer = self.target.layers[-1]
-        after = {part.module for part in layer.projections} - {layer.key.module, layer.value.module}
-        return not any(part.path in after for part in site.maps[:1])
 
     def read(self) -> ForestReading:
         """Return the texts, as far as they can be read."""
         capacity = Capacity.of(self.target, [self.sites[number] for number in self.first])
         tokens, tokens_at = self._tokens()
+        if not len(tokens) and capacity.dropout and self.noise.exact and not capacity.first_round:
+            self.noise = RowNoise(self.target, self.gradient, self.protocol, capacity.dropout)
+            tokens, tokens_at = self._tokens()
         if not len(tokens):
             return ForestReading(notes=[capacity.line(None)])
+        if self.noise.strong:
+            return self._chained(tokens, capacity)
         forest = self._grown(tokens, tokens_at)
         reading = self._texts(forest)
         explained = forest.explained if self.noise.exact else reading.left < ROUNDED
@@ -140,6 +129,10 @@ class ForestReader:
         tables = self._tables(0)
         members = [] if open_ended else tokens_in_span(tables, residuals).tolist()
         most = min(residual.rows.shape[1] for residual in residuals) - 1
+        if self.noise.strong:
+            most = min(most, MOST_PROPOSED)
+        elif any(module.dropout for module in self.target.adapters):  # masked inputs explain nothing, however many
+            most = min(most, max(MOST_PROPOSED, 4 * residuals[0].rank))
         # a token whose coefficients are tiny does not quite lie in the span; without the others it stands out
         picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy, given=members)
         if not noisy and self.sites[self.first[0]].reduction is None:
@@ -167,7 +160,7 @@ class ForestReader:
     # --- prefixes ----------------------------------------------------------------------------------------------
 
     def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
-        whole = self._whole_sites() if self.noise.exact else {}
+        whole = whole_sites(self.sites, self.deep, self._residual) if self.noise.exact else {}
         if len(whole) >= min(ENOUGH, len(self.deep)):
             chosen = list(whole)
             found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
@@ -181,8 +174,31 @@ class ForestReader:
         return self._pursued(tokens)
 
     def _pursued(self, tokens: Tensor, given: Sequence[Prefix] = ()) -> SolvedForest:
-        """Pick prefixes one by one, beside those that are given, whose rows are weak or hidden behind others."""
+        """Pick prefixes one by one, beside those that are given, by a few sites first, then by more of them."""
         sites = self._pursuit_sites()
+        for count in self._depths(len(tokens), sites):
+            pool = self._picked(tokens, given, sites[:count])
+            if (pool.explained and self.noise.exact) or self.deadline.passed:
+                break
+        judging = sorted({*pool.sites, *trailing_sites(self.sites)} & {*sites})
+        return self._selected(pool.found, {number: self._residual(number) for number in judging})
+
+    def _depths(self, tokens: int, sites: Sequence[int]) -> list[int]:
+        """Return how many sites judge prefixes, first few, as deeper ones take longer to compute, at last all.
+
+        The more tokens there are for each row, the more sites it takes; noise needs all.
+        """
+        if not self.noise.exact or self.target.adapter is None:
+            return [len(sites)]
+        rows = min(self.sites[number].height for number in sites)
+        first = SHALLOW * -(-tokens // rows)
+        return [count for count in (first, 3 * first) if count < len(sites)] + [len(sites)]
+
+    def _picked(self, tokens: Tensor, given: Sequence[Prefix], sites: Sequence[int]) -> PrefixPool:
+        """Return a pool of prefixes that were picked one by one, beside those that are given.
+
+        Those given have left prefixes out whose rows are weak or hidden behind others.
+        """
         residuals = [self._residual(number) for number in sites]
         pool = PrefixPool(self.inputs, residuals, sites, tokens)
         if given:
@@ -191,7 +207,7 @@ class ForestReader:
         noisy = not self.noise.exact
 
         def report(found: list[Prefix]) -> None:
-            self.progress(longest_prefixes(found), sum(r.fraction for r in residuals) / len(residuals))
+            self.progress(longest_prefixes(found), pool.left)
 
         leaves = longest_prefixes(given)  # what is missing mostly continues a text
         for roots in [leaves, [prefix for prefix in [(), *given] if prefix not in set(leaves)]]:
@@ -199,7 +215,7 @@ class ForestReader:
             if roots and few and not pool.explained and not self.deadline.passed:
                 pool.extend(roots)
                 grow_by_pursuit(pool, most - len(given), self.deadline, report, noisy=noisy)
-        return self._selected(pool.found, {n: self._residual(n) for n in sites})
+        return pool
 
     def _pursuit_sites(self) -> list[int]:
         """Return all deeper sites of adapters; of a full update, whose sites have many rows each, some."""
@@ -207,22 +223,6 @@ class ForestReader:
             return self.deep
         step = max(1, len(self.deep) // FULL_SITES)
         return sorted({*self.deep[::step], *trailing_sites(self.sites)})
-
-    def _whole_sites(self) -> dict[int, Residual]:
-        """Return the first deeper sites that show their whole row space, widest inputs first.
-
-        The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner
-        layer is three or four times as wide as the others.
-        """
-        whole: dict[int, Residual] = {}
-        widest = sorted(self.deep, key=lambda number: -self.sites[number].width)
-        for examined, number in enumerate(widest, start=1):
-            residual = self._residual(number)
-            if not residual.full:
-                whole[number] = residual
-            if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
-                break
-        return dict(sorted(whole.items()))
 
     def _selected(self, prefixes: list[Prefix], residuals: Mapping[int, Residual]) -> SolvedForest:
         sites = list(residuals)
@@ -235,16 +235,47 @@ class ForestReader:
             return without_superfluous(prefixes, sites, rows, weighted)
         return solve(prefixes, sites, rows, weighted)
 
+    # --- strong noise ------------------------------------------------------------------------------------------
+
+    def _chained(self, tokens: Tensor, capacity: Capacity) -> ForestReading:
+        """Read text by text, each as a chain that the whole update judges."""
+        sites = [n for n in (*self.first, *self.deep) if self.sites[n].width == self.sites[self.first[0]].width]
+        prior = TrainedPrior(self.target, self.gradient, self.protocol)
+        search = ChainSearch(self.inputs, [self._residual(n) for n in sites], sites, tokens, prior, self.deadline)
+        judge = UpdateJudge(self.target, self.gradient, self.protocol)
+        reader = ChainReader(search, judge, self.noise, self._proven, self.progress)
+        texts = reader.texts(self.deadline)
+        if not texts:
+            return ForestReading(notes=[capacity.line(len(tokens)), "no text found"])
+        reading = self._proven(self._ended(texts, judge))
+        reading.notes[:0] = [capacity.line(sum(map(len, texts)))]
+        reading.notes.append(MASKED if self.noise.dropout else FLATTENED)
+        return reading
+
+    def _ended(self, texts: list[Prefix], judge: UpdateJudge) -> list[Prefix]:
+        """Return texts with the last tokens that their coefficients tell, if these are nearer to the update."""
+        sites = trailing_sites(self.sites)
+        if self.target.task != "causal-lm" or self.noise.signs or not sites:
+            return texts
+        prefixes = [text[:length] for text in texts for length in range(1, len(text))]
+        solved = self._selected(list(dict.fromkeys(prefixes)), {number: self._residual(number) for number in sites})
+        ended = self._with_last_tokens(solved) if solved.prefixes else texts
+        return min([texts, ended], key=judge)
+
     # --- texts -------------------------------------------------------------------------------------------------
 
     def _texts(self, forest: SolvedForest) -> ForestReading:
         texts = [forest.prefixes[number] for number in forest.leaves]
         if not texts:
             return ForestReading(notes=["no text found"])
-        labels = None
         if self.target.task == "causal-lm":
             texts = self._with_last_tokens(forest)
-        else:
+        return self._proven(texts)
+
+    def _proven(self, texts: list[Prefix]) -> ForestReading:
+        """Return texts with their labels, and what the update proves of them."""
+        labels = None
+        if self.target.task != "causal-lm":
             labels = labels_from_classifier(self.target, self.gradient, texts)
         texts, proof = self._proven(texts, labels)
         notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
@@ -284,7 +315,7 @@ class ForestReader:
         at = [forest.sites.index(number) for number in numbers]
         for leaf in forest.leaves:
             prefix = forest.prefixes[leaf]
-            observed = torch.cat([forest.coefficients[place][leaf] for place in at])
+            observed = [forest.coefficients[place][leaf] for place in at]
             token, _ = last_token(self.target, sites, prefix, observed)
             texts.append((*prefix, token))
         return texts

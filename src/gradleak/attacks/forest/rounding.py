@@ -7,16 +7,18 @@ value is √rows + √columns (Marchenko & Pastur 1967): directions below that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from gradleak.assets import sample_texts
 from gradleak.attacks.forest.residual import FLOAT32, Residual, SiteNoise
 from gradleak.attacks.forest.sites import InputSite, MapRows
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.targets import Target
+from gradleak.targets.hooks import captured_inputs
 
 RELATIVE = {"fp32": 2.0**-25, "fp16": 2.0**-12, "bf16": 2.0**-9}
 """Largest relative error of a number in each format."""
@@ -34,6 +36,12 @@ TABLE = 3e-7
 """Relative error of the vocabulary's vectors, which are rounded once; those of deeper layers have gone through many
 operations."""
 
+SIGNS = 0.6
+"""Standard deviation of what signs of normal numbers have beside a multiple of these."""
+
+PUBLIC = 8
+"""Public texts from which the typical size of a layer's inputs is taken."""
+
 EDGE = 1.1
 """Singular values below this many times the edge count as noise."""
 
@@ -45,16 +53,32 @@ class RowNoise:
         target: the model before local training.
         gradient: gradients by name.
         protocol: what is public of how the update was made.
+        dropout: the rate at which the adapters' inputs were dropped; 0 for none.
     """
 
-    def __init__(self, target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> None:
-        self.target, self.gradient, self.protocol = target, gradient, protocol
+    def __init__(
+        self, target: Target, gradient: Mapping[str, Tensor], protocol: Protocol, dropout: float = 0.0
+    ) -> None:
+        self.target, self.gradient, self.protocol, self.dropout = target, gradient, protocol, dropout
+        self._known: dict[str, Residual] = {}
+        self._sizes: dict[str, Tensor] = {}
 
     @property
     def exact(self) -> bool:
-        """Whether the update is one float32 gradient."""
+        """Whether the update is one float32 gradient without dropout."""
         stated = self.protocol
-        return stated.training is None and stated.send == "fp32" and stated.precision == "fp32"
+        return stated.training is None and stated.send == "fp32" and stated.precision == "fp32" and not self.dropout
+
+    @property
+    def signs(self) -> bool:
+        """Whether little more than signs is left of the gradients: Adam took more than one step."""
+        training = self.protocol.training
+        return training is not None and training.optimizer != "sgd" and training.steps != 1
+
+    @property
+    def strong(self) -> bool:
+        """Whether no prefix's input lies in the rows, not even nearly."""
+        return self.signs or self.dropout > 0
 
     @property
     def drift(self) -> bool:
@@ -64,10 +88,12 @@ class RowNoise:
 
     def residual(self, site: InputSite) -> Residual:
         """Return a site's rows, of which nothing is explained yet."""
-        rows, noise = self.of(site)
-        if site.tokenwise:
-            noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.exact else noise.rows)
-        return Residual(rows, noise)
+        if site.path not in self._known:
+            rows, noise = self.of(site)
+            if site.tokenwise and not self.strong:
+                noise = replace(noise, vectors=TABLE, rows=TABLE_ROWS if self.exact else noise.rows)
+            self._known[site.path] = Residual(rows, noise)
+        return self._known[site.path].fresh()
 
     def of(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
         """Return a site's rows, scaled to even noise, and that noise.
@@ -76,13 +102,36 @@ class RowNoise:
         """
         if self.exact:
             return site.rows, SiteNoise()
+        if self.strong and site.reduction is None:
+            return self._of_masked(site) if self.dropout else self._of_signs(site)
         errors = torch.cat([self._errors(part) / part.rows.double().norm().clamp(min=1e-300) for part in site.maps])
         heights = errors.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-300)
         widths = (errors / heights).square().mean(dim=0).sqrt().clamp(min=1e-3)
         rows = site.rows / heights / widths
-        edge = EDGE * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
-        largest = float(torch.linalg.svdvals(rows)[0])
-        return rows, SiteNoise(max(FLOAT32, edge / max(largest, 1e-300)), 1e-4, 1 / widths)
+        return rows, SiteNoise(_noise_edge(rows), 1e-4, 1 / widths)
+
+    def _of_masked(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
+        """Return a site's rows after dropout: the rows are exact, but what they combine are masked inputs."""
+        typical = self._typical(site)
+        return site.rows / typical, SiteNoise(FLOAT32, (self.dropout / (1 - self.dropout)) ** 0.5, 1 / typical)
+
+    def _of_signs(self, site: InputSite) -> tuple[Tensor, SiteNoise]:
+        """Return a site's rows after steps of Adam, which have made all columns equally large.
+
+        The floor is the usual singular value of the noise, not its largest: what noise adds to the basis is no vector
+        of the dictionary, and weak tokens are not cut off.
+        """
+        rows = site.rows / site.rows.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-300)
+        floor = SIGNS * rows.shape[1] ** 0.5 / float(torch.linalg.matrix_norm(rows, 2))
+        return rows, SiteNoise(floor, 1e-4, 1 / self._typical(site))
+
+    def _typical(self, site: InputSite) -> Tensor:
+        """Return the root mean square of each entry of a site's input over public text, 1 in the mean `[width]`."""
+        if not self._sizes:
+            maps = [part.module for layer in self.target.layers for part in layer.projections]
+            self._sizes = _usual_sizes(self.target, [module.path for module in self.target.adapters] or maps)
+        size = self._sizes.get(site.path)
+        return torch.ones_like(site.rows[0]) if size is None else (size / size.square().mean().sqrt()).clamp(min=1e-3)
 
     def _errors(self, part: MapRows) -> Tensor:
         """Return the standard deviation of each entry's error `[rows, width]`, in the units of the gradient."""
@@ -101,13 +150,31 @@ class RowNoise:
         steps = training.steps or training.epochs or 1
         if training.optimizer == "sgd":
             return spacing / 12**0.5 / (training.lr * steps**0.5)
-        if steps == 1:  # |g| = ε u / (1 − u), with u known to the spacing of the weights
+        if not self.signs:  # |g| = ε u / (1 − u), with u known to the spacing of the weights
             unsure = spacing / training.lr + 5e-7
             return unsure * (size + training.eps).square() / training.eps + 1e-4 * size
-        return 0.3 * size
+        return SIGNS * size
 
     def _weight(self, part: MapRows) -> Tensor:
         for name, tensor in self.gradient.items():
             if tensor.data_ptr() == part.rows.data_ptr() and tensor.shape == part.rows.shape:
                 return self.target.parameters[name].detach()
         return torch.full_like(part.rows, 0.05)
+
+
+def _noise_edge(rows: Tensor) -> float:
+    """Return the largest singular value of noise of unit variance, as a fraction of the rows' largest."""
+    edge = EDGE * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
+    return max(FLOAT32, edge / max(float(torch.linalg.svdvals(rows)[0]), 1e-300))
+
+
+def _usual_sizes(target: Target, paths: Sequence[str]) -> dict[str, Tensor]:
+    """Return the root mean square of the entries of modules' inputs over public text, by path `[width]`."""
+    rows = [
+        row for row in target.tokenizer(list(sample_texts())[:PUBLIC])["input_ids"] if len(row) <= target.max_length
+    ]
+    found = [captured_inputs(target, torch.tensor([row], device=target.device), paths) for row in rows]
+    return {
+        path: torch.cat([own[path].flatten(0, -2) for own in found]).double().square().mean(dim=0).sqrt()
+        for path in set.intersection(*(set(own) for own in found))
+    }

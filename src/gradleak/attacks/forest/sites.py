@@ -104,6 +104,15 @@ def find_sites(target: Target, gradient: Mapping[str, Tensor]) -> list[InputSite
     return [InputSite(tuple(own), _is_tokenwise(given)) for given, own in groups]
 
 
+def sees_every_token(target: Target, site: InputSite) -> bool:
+    """Return whether every token leaves a row at a site: not so after the attention of a classifier's last layer."""
+    if target.task == "causal-lm":
+        return True
+    layer = target.layers[-1]
+    after = {part.module for part in layer.projections} - {layer.key.module, layer.value.module}
+    return site.path not in after
+
+
 def _same_space(one: MapRows, other: MapRows) -> bool:
     return one.reduction is None and other.reduction is None
 

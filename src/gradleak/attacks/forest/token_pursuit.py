@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradleak.attacks.forest.residual import Residual, coefficients
+from gradleak.attacks.forest.residual import Dictionary, Residual, coefficients
 from gradleak.exchange import Deadline
 
 SHORTLIST = 32
@@ -59,13 +59,12 @@ def pursue_tokens(
     vectors = [residual.weighted(table) for residual, table in zip(residuals, tables, strict=True)]
     picked = list(given)
     for residual, own in zip(residuals, vectors, strict=True):
-        for token in picked:
-            residual.pick(own[token])
-    new = [residual.new_part(own) for residual, own in zip(residuals, vectors, strict=True)]
+        if picked:
+            residual.pick_all(own[torch.tensor(picked, device=own.device)])
+    offered = [Dictionary(residual, own) for residual, own in zip(residuals, vectors, strict=True)]
     certain, highest = 0, 0.0
     while len(picked) < most and not all(r.explained for r in residuals) and not deadline.passed:
-        scores = sum(r.scores(v, n) for r, v, n in zip(residuals, vectors, new, strict=True) if not r.explained)
-        assert isinstance(scores, Tensor)
+        scores = torch.stack([one.scores() for one in offered if not one.residual.explained]).sum(dim=0)
         scores[picked] = -1
         near = scores.topk(min(SHORTLIST, len(scores))).indices
         best = int(near[_scores([own[near].double() for own in vectors], residuals, weighted=True).argmax()])
@@ -74,10 +73,8 @@ def pursue_tokens(
         certain += float(scores[best]) > FADED * highest
         if noisy and len(picked) > 2 * certain + SPARE:
             break
-        for number, residual in enumerate(residuals):
-            direction = residual.pick(vectors[number][best])
-            if direction is not None:
-                new[number] = (new[number] - (vectors[number] @ direction.to(vectors[number])).square()).clamp(min=0)
+        for one in offered:
+            one.pick(best)
     return picked
 
 
@@ -94,6 +91,5 @@ def _scores(tables: Sequence[Tensor], residuals: Sequence[Residual], *, weighted
     """Return the sum of all sites' scores of each vector `[vectors]`."""
     total = torch.zeros(len(tables[0]), dtype=tables[0].dtype, device=tables[0].device)
     for table, residual in zip(tables, residuals, strict=True):
-        vectors = table if weighted else residual.weighted(table)
-        total += residual.scores(vectors, residual.new_part(vectors))
+        total += Dictionary(residual, table if weighted else residual.weighted(table)).scores()
     return total

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
 from gradleak.attacks.forest.encoders.reader import EXPLAINED, EncoderReader
-from gradleak.attacks.forest.reader import ForestReading, ProgressCallback
+from gradleak.attacks.forest.reading import ForestReading, ProgressCallback
 from gradleak.attacks.forest.rounding import RowNoise
 from gradleak.attacks.forest.sites import InputSite, find_sites
 from gradleak.exchange import Deadline, Protocol

@@ -11,6 +11,7 @@ from gradleak.attacks.forest.encoders.pairs import FoundPairs, Frame, Sentence
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.sites import InputSite
 from gradleak.exchange import Deadline
+from gradleak.search.neighbourhood import neighbour_orders
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_inputs
 
@@ -53,12 +54,11 @@ class SentenceJudge:
         self, target: Target, sites: Sequence[InputSite], residuals: Callable[[int], Residual], first: InputSite
     ) -> None:
         self.target, self.sites, self.first = target, list(sites), first
-        self._residual_of = residuals
         self.residuals = [residuals(number) for number in range(len(sites))]
 
     def fix(self, sentences: Iterable[Sentence]) -> None:
         """Project the inputs of these sentences, and of no others, out of every site's rows."""
-        self.residuals = [self._residual_of(number) for number in range(len(self.sites))]
+        self.residuals = [residual.fresh() for residual in self.residuals]
         for sentence in sentences:
             for residual, inputs in zip(self.residuals, self._inputs(torch.tensor([sentence])), strict=True):
                 residual.pick_all(residual.weighted(inputs[0]))
@@ -188,7 +188,11 @@ class SentenceSearch:
             scores = self.judge(edits)
             best = int(scores.argmax())
             if float(scores[best]) <= score + GAIN:
-                break
+                better = self._reordered(sentence, score) if choices == len(self.words) else None
+                if better is None:
+                    break
+                sentence, score = better
+                continue
             several = _merged(sentence, edits, scores, score)
             together = self.judge(several)
             if len(several) and float(together.max()) > float(scores[best]):
@@ -196,6 +200,16 @@ class SentenceSearch:
             else:
                 sentence, score = edits[best], float(scores[best])
         return sentence, score
+
+    def _reordered(self, sentence: Sentence, score: float) -> tuple[Sentence, float] | None:
+        """Return the best sentence with two words exchanged or one moved, and its score; None if none is better."""
+        free = torch.ones(len(sentence), dtype=torch.bool)
+        free[: len(self.before)] = free[len(sentence) - len(self.after) :] = False
+        orders = neighbour_orders(free)[1:].tolist()
+        tried = list(dict.fromkeys(tuple(sentence[place] for place in order) for order in orders))
+        scores = self.judge(tried) if tried else torch.zeros(1)
+        best = int(scores.argmax())
+        return (tried[best], float(scores[best])) if tried and float(scores[best]) > score + GAIN else None
 
     def _edits(self, sentence: Sentence, choices: int) -> list[Sentence]:
         """Return the sentence with one word replaced, and ended at other lengths."""
