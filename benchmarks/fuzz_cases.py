@@ -34,7 +34,7 @@ def target_of(
     """Load a model once in each process; `head` is the seed of its classifier, which may be sure of itself."""
     adapters = None if lora is None else Lora.parse(lora)
     small = model == SMALL_LLAMA
-    name = small_decoder() if small else model
+    name = str(small_decoder()) if small else model
     target = load_target(name, 2, head, task=task, device="cpu", lora=adapters, random_weights=small)
     if sure and task == "classification":
         with torch.no_grad():

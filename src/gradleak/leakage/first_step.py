@@ -71,7 +71,7 @@ def gradient_of_first_step(
 
 
 def are_steps(gradient: Mapping[str, Tensor]) -> bool:
-    """Return whether entries are steps of Adam in units of the learning rate, and not gradients, which are far smaller."""
+    """Return whether entries are steps of Adam in units of the learning rate; gradients are far smaller."""
     matrices = [tensor for tensor in gradient.values() if tensor.ndim > 1]
     return bool(matrices) and sorted(float(tensor.abs().median()) for tensor in matrices)[-1] > STEP_SIZE
 

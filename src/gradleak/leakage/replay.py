@@ -133,7 +133,7 @@ def nearest_order(
 ) -> tuple[float, list[Text], dict[str, Tensor]]:
     """Return the order of texts whose replay is nearest to an update: the relative difference, the texts, the replay.
 
-    Only the texts of local training have an order. Parameters that no text can change are not compared. One step of Adam
+    Only texts of local training have an order. Parameters that no text can change are not compared. One step of Adam
     is compared as a step, and returned as one.
 
     Args:

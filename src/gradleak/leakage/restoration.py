@@ -113,6 +113,6 @@ def _unstacked(group: Sequence[Projection], matrix: Tensor, tensors: Mapping[str
     """Return the tensors of maps with the same inputs, with other matrices in them."""
     found = {part.weight: tensors[part.weight].clone() for part in group}
     sizes = [len(part.weight_in(tensors)) for part in group]
-    for part, own in zip(group, matrix.split(sizes), strict=True):
+    for part, own in zip(group, torch.split(matrix, sizes), strict=True):
         part.weight_in(found).copy_(own)
     return found

@@ -127,7 +127,7 @@ class ChainSearch:
         likely = self.prior([chain.tokens for chain in beam])
         children = [self._children(own) for own in likely]
         grown = [(*chain.tokens, token) for chain, own in zip(beam, children, strict=True) for token in own]
-        vectors = self._vectors(grown).split([len(own) for own in children], dim=1)
+        vectors = torch.split(self._vectors(grown), [len(own) for own in children], dim=1)
         found: list[tuple[float, Chain, int, Tensor]] = []
         for chain, own, tokens, prior in zip(beam, vectors, children, likely, strict=True):
             total = chain.score + self.evidence(chain.vectors, own) + PRIOR * prior[tokens].clamp(min=UNLIKELY)

@@ -32,7 +32,7 @@ from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.proof import prove_by_whole_gradient
+from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.targets import Target
 
 COMPLETE = 3e-4
@@ -277,7 +277,7 @@ class ForestReader:
         labels = None
         if self.target.task != "causal-lm":
             labels = labels_from_classifier(self.target, self.gradient, texts)
-        texts, proof = self._proven(texts, labels)
+        texts, proof = self._best_ended(texts, labels)
         notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
         unexplained = proof.unexplained
         if not proof.verified and unexplained < ROUNDED:
@@ -288,7 +288,7 @@ class ForestReader:
         settled = proof.verified or (not self.noise.exact and unexplained < ROUNDED)
         return ForestReading(texts, labels, unexplained, notes, proof, settled)
 
-    def _proven(self, texts: list[Prefix], labels: list[int] | None) -> tuple[list[Prefix], Proof]:
+    def _best_ended(self, texts: list[Prefix], labels: list[int] | None) -> tuple[list[Prefix], Proof]:
         """Return the texts and what the update proves of them; ended as the tokenizer ends texts if that fits better.
 
         The coefficients of a text's last prefixes may be below the noise.

@@ -221,7 +221,8 @@ class RoundedReader:
         if not score.depth or not starts:
             return
         fixed = [self._tensor(sentence) for sentence in self.found]
-        search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, self.words, self._unseen))
+        words = CandidateWords(observed, observed.space.basis, self.words, self._unseen)
+        search = ContextSearch(observed, score, words)
         for ids in search.each_alone(search.one_beside_others(starts, fixed)):
             sentence = tuple(ids.tolist())
             self._candidates[sentence] = self.fit.misfit(sentence)

@@ -1,10 +1,10 @@
 """Read the texts of several steps of Adam, step by step.
 
-What is read from all steps at once is right for most of them (`defended/batch_search.py`). The client's training is then
-repeated on it, which gives the gradient of every step at the weights of that step, right for the steps whose texts are
-right. Each step in turn is taken for unknown: its gradient follows from the observed update and the gradients of the
-others (`moments.py`), and is read like one of a batch with few texts (`rounded/`). New texts are kept if the update of
-the whole training comes closer.
+What is read from all steps at once is right for most of them (`defended/batch_search.py`). The client's training is
+then repeated on it, which gives the gradient of every step at the weights of that step, right for the steps whose
+texts are right. Each step in turn is taken for unknown: its gradient follows from the observed update and the
+gradients of the others (`moments.py`), and is read like one of a batch with few texts (`rounded/`). New texts are
+kept if the update of the whole training comes closer.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ class StepReader:
         rows: the texts of each step, as numbers of the batch; no text is in two steps.
     """
 
-    def __init__(
-        self, search: ContextSearch, batch: DefendedReading, training: FedAvg, rows: list[list[int]]
-    ) -> None:
+    def __init__(self, search: ContextSearch, batch: DefendedReading, training: FedAvg, rows: list[list[int]]) -> None:
         self._observed, self._training, self._rows = search.observed, training, rows
         self.batch, observed = batch, search.observed
         target = observed.target
@@ -189,7 +187,7 @@ class StepReader:
             fit = solve_step(model, steps, _usual_size(parts, step), tolerance, most, observed.deadline)
             floors[group[0].module] = fit.floor
             sizes = [len(part.weight_in(observed.gradient)) for part in group]
-            for part, own in zip(group, fit.matrix.split(sizes), strict=True):
+            for part, own in zip(group, torch.split(fit.matrix, sizes), strict=True):
                 part.weight_in(found).copy_(own)
         for name in self._head:
             model = MomentModel.of(self._training, [each[name] for each in gradients], step)
