@@ -93,7 +93,7 @@ def test_the_steps_of_a_replay_are_those_of_the_client(number: int) -> None:
     steps = replayed_steps(target, texts, (list(update.tensors), [name]), update.protocol, number)
     assert [list(own) for own in steps.gradients] == [[name]] * 3
     moved = -training.lr * sum(own[name] for own in steps.gradients)
-    torch.testing.assert_close(moved, update.tensors[name], atol=1e-8, rtol=1e-3)
+    torch.testing.assert_close(moved, update.tensors[name], atol=1e-7, rtol=1e-3)
     before = target.parameters[name] - training.lr * sum(own[name] for own in steps.gradients[:number])
     torch.testing.assert_close(steps.weights[name], before)
 
