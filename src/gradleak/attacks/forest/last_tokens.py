@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.prefix_inputs import Prefix
+from gradleak.attacks.forest.selection import SolvedForest
 from gradleak.attacks.forest.sites import InputSite
 from gradleak.targets import Target
 from gradleak.targets.hooks import forward_hooks
@@ -38,6 +39,20 @@ def trailing_sites(sites: Sequence[InputSite], equations: int = EQUATIONS) -> li
         if sum(sites[index].height for index in chosen) >= equations:
             break
     return chosen
+
+
+def with_last_tokens(target: Target, sites: Sequence[InputSite], forest: SolvedForest) -> list[Prefix]:
+    """Return the forest's texts, each with the last token that the coefficients of its last prefix tell."""
+    numbers = trailing_sites(sites)
+    if not numbers or not forest.coefficients:
+        return [forest.prefixes[leaf] for leaf in forest.leaves]
+    own, at = [sites[number] for number in numbers], [forest.sites.index(number) for number in numbers]
+    texts = []
+    for leaf in forest.leaves:
+        prefix = forest.prefixes[leaf]
+        token, _ = last_token(target, own, prefix, [forest.coefficients[place][leaf] for place in at])
+        texts.append((*prefix, token))
+    return texts
 
 
 def last_token(
