@@ -22,8 +22,10 @@ The rows of the table (`--rows`), each with its own batch sizes unless `--batch-
 
 Batches alternate between the files; `--batches` is their number in a row, in all. Where a file has fewer sentences than
 that takes, further batches are drawn from it at random, and from all files if a batch is larger than a file. Attacks
-are told what their papers assume, forest nothing. Batches that the output file holds are not run again, and with
-`--minutes` a run ends after that time, so that a table can be made in several runs. `--score` needs rouge-score.
+are told what their papers assume, forest nothing. The first batches of all rows come first, those with most tokens at
+the head, then the second ones, and so on: a run that ends early has measured every row. Batches that the output file
+holds are not run again, and with `--minutes` a run ends after that time, so that a table can be made in several runs.
+`--score` needs rouge-score.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +103,8 @@ KINDS = {
     "minilm-lora-16": DecoderUpdate("r=16,rounds=1", (1, 4), model=("minilm", "classification", False)),
     "gpt2": DecoderUpdate(None, (64, 0, 128), model=("gpt2", "causal-lm", True)),
 }
-KEPT = 2
-"""How many models a process keeps: rows differ in their adapters."""
+KEPT = 4
+"""How many models a process keeps: rows differ in their adapters, and follow each other in turn."""
 
 
 def main() -> None:
@@ -112,7 +114,7 @@ def main() -> None:
         print_tables([row for name in arguments.score for row in read_rows(Path(name))])
         return
     options = {"workers": arguments.workers, "threads": arguments.threads, "minutes": arguments.minutes}
-    sys.exit(1 if run_all(list(work(arguments)), attack_batch, Path(arguments.output), **options) else 0)
+    sys.exit(1 if run_all(in_turn(work(arguments)), attack_batch, Path(arguments.output), **options) else 0)
 
 
 def _arguments() -> argparse.Namespace:
@@ -185,6 +187,19 @@ def work(arguments: argparse.Namespace) -> Iterator[Row]:
                     "sentences": batch,
                     "arguments": vars(arguments),
                 }
+
+
+def in_turn(items: Iterable[Row]) -> list[Row]:
+    """Return batches so that all rows are measured early: every row's first one, the longest ahead, then the next."""
+    by_row: dict[tuple[str, int], list[Row]] = {}
+    for item in items:
+        by_row.setdefault((item["row"], item["size"]), []).append(item)
+
+    def length(item: Row) -> int:
+        return sum(map(len, item["sentences"].texts))
+
+    rounds = zip_longest(*by_row.values())
+    return [item for one in rounds for item in sorted(filter(None, one), key=length, reverse=True)]
 
 
 def _batches(
