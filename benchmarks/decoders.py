@@ -1,12 +1,13 @@
 """What forest reads of decoders' updates, of all weights and of LoRA adapters, batch by batch (docs/attacks/forest.md).
 
     python benchmarks/decoders.py --data cola.tsv --data banking77.tsv --workers 2 -o decoders.json
-    python benchmarks/decoders.py --data cola.tsv --rows lora-8 --batch-sizes 1 --batches 16 -o decoders.json
+    python benchmarks/decoders.py --data cola.tsv --rows lora-8:1,lora-16:4 --batches 16 -o decoders.json
     python benchmarks/decoders.py --attack lamp:best --data cola.tsv --rows lora-8,lora-16 --batches 4 -o decoders.json
     python benchmarks/decoders.py --data cola.tsv --device cuda --workers 8 --minutes 9 -o decoders.json
     python benchmarks/decoders.py --score decoders.json
 
-The rows of the table (`--rows`), each with its own batch sizes unless `--batch-sizes` is given:
+The rows of the table (`--rows`), each with its own batch sizes unless `--batch-sizes` is given or it is named with one
+(`lora-8:4`):
 
     full                   one gradient of all weights but the embeddings
     full-near-d            the same, of as many sentences as have 0.9 d tokens together
@@ -126,6 +127,7 @@ def _arguments() -> argparse.Namespace:
         "--data", action="append", help="tab-separated file with the columns label and text; repeatable"
     )
     parser.add_argument("--take", default="0:100", help="first:last sentence of each file")
+    parser.add_argument("--words", type=int, help="leave out sentences of more words than this")
     parser.add_argument("--rows", default=",".join(KINDS))
     parser.add_argument("--batch-sizes", help="in place of each row's own")
     parser.add_argument("--batches", type=int, help="in a row, of all files together; 16 by default, 8 from B = 16 on")
@@ -138,12 +140,21 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-o", "--output", default="decoders.json")
     parser.add_argument("--score", metavar="FILE", nargs="+", help="files of results to print as tables")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.rows.split(",") if name not in KINDS]
+    arguments.rows = [_row(name, arguments.batch_sizes) for name in arguments.rows.split(",")]
+    unknown = [name for name, _ in arguments.rows if name not in KINDS]
     if unknown:
         parser.error(f"no row named {', '.join(unknown)}; there are {', '.join(KINDS)}")
     if not arguments.score and not arguments.data:
         parser.error("give --data, or --score")
     return arguments
+
+
+def _row(text: str, sizes: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return a row's name and batch sizes: those it is named with, those of all rows, or its own."""
+    name, _, size = text.partition(":")
+    chosen = size or sizes
+    own = KINDS[name].sizes if name in KINDS else ()
+    return name, tuple(int(one) for one in chosen.split(",")) if chosen else own
 
 
 @lru_cache(KEPT)
@@ -166,10 +177,10 @@ def _target(options: dict[str, Any], classes: int, row: str) -> Target:
 def work(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the batches of all rows and sizes, from one file after the other in turn."""
     files = [(Path(name).stem, read_sentences(Path(name), arguments.take)) for name in arguments.data]
-    for name in arguments.rows.split(","):
+    files = [(stem, sentences.shorter(arguments.words)) for stem, sentences in files]
+    for name, sizes in arguments.rows:
         own, task, random_weights = _model(vars(arguments), name)
         model = Path(own).name + (" with random weights" if random_weights else "")
-        sizes = [int(size) for size in arguments.batch_sizes.split(",")] if arguments.batch_sizes else KINDS[name].sizes
         for size in sizes:
             wanted = arguments.batches or (8 if size == 0 or size >= 16 else 16)
             sources = [
