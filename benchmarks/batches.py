@@ -52,6 +52,12 @@ class Sentences:
             part = slice(start, start + size)
             yield Sentences(self.texts[part], self.labels[part], self.first + start, self.classes)
 
+    def shorter(self, words: int | None) -> Sentences:
+        """Return the sentences of at most so many words; all for None."""
+        kept = [number for number, text in enumerate(self.texts) if words is None or len(text.split()) <= words]
+        texts, labels = tuple(self.texts[number] for number in kept), tuple(self.labels[number] for number in kept)
+        return Sentences(texts, labels, self.first, self.classes)
+
 
 def read_sentences(path: Path, take: str) -> Sentences:
     """Read the sentences `first:last` of a tab-separated file with the columns label and text.

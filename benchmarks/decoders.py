@@ -1,12 +1,13 @@
 """What forest reads of decoders' updates, of all weights and of LoRA adapters, batch by batch (docs/attacks/forest.md).
 
     python benchmarks/decoders.py --data cola.tsv --data banking77.tsv --workers 2 -o decoders.json
-    python benchmarks/decoders.py --data cola.tsv --rows lora-8 --batch-sizes 1 --batches 16 -o decoders.json
+    python benchmarks/decoders.py --data cola.tsv --rows lora-8:1,lora-16:4 --batches 16 -o decoders.json
     python benchmarks/decoders.py --attack lamp:best --data cola.tsv --rows lora-8,lora-16 --batches 4 -o decoders.json
     python benchmarks/decoders.py --data cola.tsv --device cuda --workers 8 --minutes 9 -o decoders.json
     python benchmarks/decoders.py --score decoders.json
 
-The rows of the table (`--rows`), each with its own batch sizes unless `--batch-sizes` is given:
+The rows of the table (`--rows`), each with its own batch sizes unless `--batch-sizes` is given or it is named with one
+(`lora-8:4`):
 
     full                   one gradient of all weights but the embeddings
     full-near-d            the same, of as many sentences as have 0.9 d tokens together
@@ -22,8 +23,10 @@ The rows of the table (`--rows`), each with its own batch sizes unless `--batch-
 
 Batches alternate between the files; `--batches` is their number in a row, in all. Where a file has fewer sentences than
 that takes, further batches are drawn from it at random, and from all files if a batch is larger than a file. Attacks
-are told what their papers assume, forest nothing. Batches that the output file holds are not run again, and with
-`--minutes` a run ends after that time, so that a table can be made in several runs. `--score` needs rouge-score.
+are told what their papers assume, forest nothing. The first batches of all rows come first, those with most tokens at
+the head, then the second ones, and so on: a run that ends early has measured every row. Batches that the output file
+holds are not run again, and with `--minutes` a run ends after that time, so that a table can be made in several runs.
+`--score` needs rouge-score.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +104,8 @@ KINDS = {
     "minilm-lora-16": DecoderUpdate("r=16,rounds=1", (1, 4), model=("minilm", "classification", False)),
     "gpt2": DecoderUpdate(None, (64, 0, 128), model=("gpt2", "causal-lm", True)),
 }
-KEPT = 2
-"""How many models a process keeps: rows differ in their adapters."""
+KEPT = 4
+"""How many models a process keeps: rows differ in their adapters, and follow each other in turn."""
 
 
 def main() -> None:
@@ -112,7 +115,7 @@ def main() -> None:
         print_tables([row for name in arguments.score for row in read_rows(Path(name))])
         return
     options = {"workers": arguments.workers, "threads": arguments.threads, "minutes": arguments.minutes}
-    sys.exit(1 if run_all(list(work(arguments)), attack_batch, Path(arguments.output), **options) else 0)
+    sys.exit(1 if run_all(in_turn(work(arguments)), attack_batch, Path(arguments.output), **options) else 0)
 
 
 def _arguments() -> argparse.Namespace:
@@ -124,6 +127,7 @@ def _arguments() -> argparse.Namespace:
         "--data", action="append", help="tab-separated file with the columns label and text; repeatable"
     )
     parser.add_argument("--take", default="0:100", help="first:last sentence of each file")
+    parser.add_argument("--words", type=int, help="leave out sentences of more words than this")
     parser.add_argument("--rows", default=",".join(KINDS))
     parser.add_argument("--batch-sizes", help="in place of each row's own")
     parser.add_argument("--batches", type=int, help="in a row, of all files together; 16 by default, 8 from B = 16 on")
@@ -136,12 +140,21 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-o", "--output", default="decoders.json")
     parser.add_argument("--score", metavar="FILE", nargs="+", help="files of results to print as tables")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.rows.split(",") if name not in KINDS]
+    arguments.rows = [_row(name, arguments.batch_sizes) for name in arguments.rows.split(",")]
+    unknown = [name for name, _ in arguments.rows if name not in KINDS]
     if unknown:
         parser.error(f"no row named {', '.join(unknown)}; there are {', '.join(KINDS)}")
     if not arguments.score and not arguments.data:
         parser.error("give --data, or --score")
     return arguments
+
+
+def _row(text: str, sizes: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return a row's name and batch sizes: those it is named with, those of all rows, or its own."""
+    name, _, size = text.partition(":")
+    chosen = size or sizes
+    own = KINDS[name].sizes if name in KINDS else ()
+    return name, tuple(int(one) for one in chosen.split(",")) if chosen else own
 
 
 @lru_cache(KEPT)
@@ -164,10 +177,10 @@ def _target(options: dict[str, Any], classes: int, row: str) -> Target:
 def work(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the batches of all rows and sizes, from one file after the other in turn."""
     files = [(Path(name).stem, read_sentences(Path(name), arguments.take)) for name in arguments.data]
-    for name in arguments.rows.split(","):
+    files = [(stem, sentences.shorter(arguments.words)) for stem, sentences in files]
+    for name, sizes in arguments.rows:
         own, task, random_weights = _model(vars(arguments), name)
         model = Path(own).name + (" with random weights" if random_weights else "")
-        sizes = [int(size) for size in arguments.batch_sizes.split(",")] if arguments.batch_sizes else KINDS[name].sizes
         for size in sizes:
             wanted = arguments.batches or (8 if size == 0 or size >= 16 else 16)
             sources = [
@@ -185,6 +198,19 @@ def work(arguments: argparse.Namespace) -> Iterator[Row]:
                     "sentences": batch,
                     "arguments": vars(arguments),
                 }
+
+
+def in_turn(items: Iterable[Row]) -> list[Row]:
+    """Return batches so that all rows are measured early: every row's first one, the longest ahead, then the next."""
+    by_row: dict[tuple[str, int], list[Row]] = {}
+    for item in items:
+        by_row.setdefault((item["row"], item["size"]), []).append(item)
+
+    def length(item: Row) -> int:
+        return sum(map(len, item["sentences"].texts))
+
+    rounds = zip_longest(*by_row.values())
+    return [item for one in rounds for item in sorted(filter(None, one), key=length, reverse=True)]
 
 
 def _batches(

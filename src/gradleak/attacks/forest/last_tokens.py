@@ -15,18 +15,20 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.prefix_inputs import Prefix
+from gradleak.attacks.forest.selection import SolvedForest
 from gradleak.attacks.forest.sites import InputSite
 from gradleak.targets import Target
 from gradleak.targets.hooks import forward_hooks
 
 EQUATIONS = 128
-"""Sites are taken from the last one backwards until they give at least so many equations for a token."""
+"""Sites are taken from the last one backwards until they give at least so many equations for a token. Where they give
+more, the vocabulary is searched by the strongest of them."""
 
 FEW, CLEAR = 48, 2e-3
 """So many equations are tried first; their token is taken if its coefficients are so near to those observed."""
 
 SHORTLIST = 64
-"""How many of the most likely tokens are compared again in float64."""
+"""How many of the most likely tokens are compared again, in float64 and by all equations."""
 
 
 def trailing_sites(sites: Sequence[InputSite], equations: int = EQUATIONS) -> list[int]:
@@ -38,6 +40,20 @@ def trailing_sites(sites: Sequence[InputSite], equations: int = EQUATIONS) -> li
         if sum(sites[index].height for index in chosen) >= equations:
             break
     return chosen
+
+
+def with_last_tokens(target: Target, sites: Sequence[InputSite], forest: SolvedForest) -> list[Prefix]:
+    """Return the forest's texts, each with the last token that the coefficients of its last prefix tell."""
+    numbers = trailing_sites(sites)
+    if not numbers or not forest.coefficients:
+        return [forest.prefixes[leaf] for leaf in forest.leaves]
+    own, at = [sites[number] for number in numbers], [forest.sites.index(number) for number in numbers]
+    texts = []
+    for leaf in forest.leaves:
+        prefix = forest.prefixes[leaf]
+        token, _ = last_token(target, own, prefix, [forest.coefficients[place][leaf] for place in at])
+        texts.append((*prefix, token))
+    return texts
 
 
 def last_token(
@@ -77,12 +93,13 @@ def _nearest(target: Target, sites: Sequence[InputSite], prefix: Prefix, observe
     with torch.no_grad():
         expected = torch.softmax(head(hidden.detach()).double(), dim=-1).to(table) @ table
 
-    def likeness(rows: Tensor) -> Tensor:
-        predicted = (expected.to(rows) - rows) @ effect.to(rows)  # [rows, equations]
-        return torch.nn.functional.cosine_similarity(predicted, observed.to(rows)[None], dim=1)
+    def likeness(rows: Tensor, among: Tensor) -> Tensor:
+        predicted = (expected.to(rows) - rows) @ effect[:, among].to(rows)  # [rows, equations]
+        return torch.nn.functional.cosine_similarity(predicted, observed[among].to(rows)[None], dim=1)
 
-    near = likeness(table).topk(min(SHORTLIST, len(table))).indices  # in the weights' precision, then in float64
-    exact = likeness(table[near].double())
+    strongest = observed.abs().topk(min(EQUATIONS, len(observed))).indices
+    near = likeness(table, strongest).topk(min(SHORTLIST, len(table))).indices  # then by all equations, in float64
+    exact = likeness(table[near].double(), torch.arange(len(observed), device=near.device))
     best = int(exact.argmax())
     return int(near[best]), float((1 - exact[best].square()).clamp(min=0).sqrt())
 

@@ -1,4 +1,4 @@
-"""Read one update of a decoder: tokens, prefixes, texts, proof."""
+"""Read one update of a decoder: tokens, prefixes, texts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from gradleak.attacks.forest.growth import (
     whole_sites,
 )
 from gradleak.attacks.forest.judge import UpdateJudge
-from gradleak.attacks.forest.last_tokens import last_token, trailing_sites
+from gradleak.attacks.forest.last_tokens import trailing_sites, with_last_tokens
 from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
 from gradleak.attacks.forest.reading import ForestReading, ProgressCallback
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.rounding import RowNoise
 from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
-from gradleak.attacks.forest.sites import InputSite, find_sites, sees_every_token
+from gradleak.attacks.forest.sites import find_sites, sees_every_token
+from gradleak.attacks.forest.text_proof import ROUNDED, TextProver
 from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
 from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline, Protocol
-from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.layer_inputs import first_layer_inputs
-from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.targets import Target
 
 COMPLETE = 3e-4
@@ -49,9 +48,6 @@ MOST_PROPOSED = 96
 
 SHALLOW = 4
 """Sites that judge prefixes at first, for each time that the tokens exceed a layer's rows."""
-
-ROUNDED = 0.05
-"""Texts that leave less of a rounded update than this explain it as far as rounding lets it be told."""
 
 
 class ForestReader:
@@ -242,12 +238,12 @@ class ForestReader:
         sites = [n for n in (*self.first, *self.deep) if self.sites[n].width == self.sites[self.first[0]].width]
         prior = TrainedPrior(self.target, self.gradient, self.protocol)
         search = ChainSearch(self.inputs, [self._residual(n) for n in sites], sites, tokens, prior, self.deadline)
-        judge = UpdateJudge(self.target, self.gradient, self.protocol)
-        reader = ChainReader(search, judge, self.noise, self._proven, self.progress)
+        prover, judge = self._prover(), UpdateJudge(self.target, self.gradient, self.protocol)
+        reader = ChainReader(search, judge, self.noise, prover.reading_of, self.progress)
         texts = reader.texts(self.deadline)
         if not texts:
             return ForestReading(notes=[capacity.line(len(tokens)), "no text found"])
-        reading = self._proven(self._ended(texts, judge))
+        reading = prover.reading_of(self._ended(texts, judge))
         reading.notes[:0] = [capacity.line(sum(map(len, texts)))]
         reading.notes.append(MASKED if self.noise.dropout else FLATTENED)
         return reading
@@ -259,7 +255,7 @@ class ForestReader:
             return texts
         prefixes = [text[:length] for text in texts for length in range(1, len(text))]
         solved = self._selected(list(dict.fromkeys(prefixes)), {number: self._residual(number) for number in sites})
-        ended = self._with_last_tokens(solved) if solved.prefixes else texts
+        ended = with_last_tokens(self.target, self.sites, solved) if solved.prefixes else texts
         return min([texts, ended], key=judge)
 
     # --- texts -------------------------------------------------------------------------------------------------
@@ -269,53 +265,8 @@ class ForestReader:
         if not texts:
             return ForestReading(notes=["no text found"])
         if self.target.task == "causal-lm":
-            texts = self._with_last_tokens(forest)
-        return self._proven(texts)
+            texts = with_last_tokens(self.target, self.sites, forest)
+        return self._prover().reading_of(texts)
 
-    def _proven(self, texts: list[Prefix]) -> ForestReading:
-        """Return texts with their labels, and what the update proves of them."""
-        labels = None
-        if self.target.task != "causal-lm":
-            labels = labels_from_classifier(self.target, self.gradient, texts)
-        texts, proof = self._best_ended(texts, labels)
-        notes = [f"{len(texts)} texts of {', '.join(map(str, sorted(map(len, texts))))} tokens"]
-        unexplained = proof.unexplained
-        if not proof.verified and unexplained < ROUNDED:
-            notes.append(
-                f"the texts explain all but {100 * unexplained:.2g} % of the update: about what rounding leaves, and "
-                "no proof"
-            )
-        settled = proof.verified or (not self.noise.exact and unexplained < ROUNDED)
-        return ForestReading(texts, labels, unexplained, notes, proof, settled)
-
-    def _best_ended(self, texts: list[Prefix], labels: list[int] | None) -> tuple[list[Prefix], Proof]:
-        """Return the texts and what the update proves of them; ended as the tokenizer ends texts if that fits better.
-
-        The coefficients of a text's last prefixes may be below the noise.
-        """
-        end = self.target.special_tokens[1]
-        ended = [text if text[len(text) - len(end) :] == end else (*text, *end) for text in texts]
-        tried = [texts] if self.noise.exact or ended == texts else [texts, ended]
-        proofs: list[Proof] = []
-        for own in tried:
-            proofs.append(
-                prove_by_whole_gradient(self.target, self.gradient, own, labels, self.protocol, self.deadline)
-            )
-            if proofs[-1].verified:
-                break
-        best = min(range(len(proofs)), key=lambda number: (not proofs[number].verified, proofs[number].unexplained))
-        return tried[best], proofs[best]
-
-    def _with_last_tokens(self, forest: SolvedForest) -> list[Prefix]:
-        numbers = trailing_sites(self.sites)
-        if not numbers or not forest.coefficients:
-            return [forest.prefixes[leaf] for leaf in forest.leaves]
-        sites: list[InputSite] = [self.sites[number] for number in numbers]
-        texts = []
-        at = [forest.sites.index(number) for number in numbers]
-        for leaf in forest.leaves:
-            prefix = forest.prefixes[leaf]
-            observed = [forest.coefficients[place][leaf] for place in at]
-            token, _ = last_token(self.target, sites, prefix, observed)
-            texts.append((*prefix, token))
-        return texts
+    def _prover(self) -> TextProver:
+        return TextProver(self.target, self.gradient, self.protocol, self.noise.exact, self.deadline)

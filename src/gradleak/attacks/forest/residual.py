@@ -20,7 +20,7 @@ FLOAT32 = 5e-7
 """Singular values below this fraction of the largest are rounding of float32."""
 
 SMALL = 256
-"""Rows of matrices whose eigenvalues a GPU leaves to the CPU."""
+"""Rows of matrices whose eigenvalues a GPU leaves to the CPU, and of equations that it leaves to it."""
 
 SAME = 1e-5
 """A vector of which less than this fraction of the norm is new adds nothing."""
@@ -216,11 +216,19 @@ def coefficients(rows: Tensor, vectors: Tensor) -> tuple[Tensor, float]:
     """Return the coefficients `[vectors, rows]` of rows as combinations of vectors, and the fraction that is left."""
     vectors = vectors.double()
     sizes = vectors.norm(dim=1).clamp(min=1e-300)
-    solved = torch.linalg.lstsq((vectors / sizes[:, None]).T, rows.T).solution
-    if rows.is_cuda and not bool(torch.isfinite(solved).all()):  # a GPU's solver takes no dependent vectors
-        solved = torch.linalg.lstsq((vectors / sizes[:, None]).T.cpu(), rows.T.cpu()).solution.to(rows)
-    left = rows - solved.T @ (vectors / sizes[:, None])
+    table = (vectors / sizes[:, None]).T
+    solved = _solved(table, rows.T)
+    left = rows - solved.T @ table.T
     return solved / sizes[:, None], float(left.norm() / rows.norm().clamp(min=1e-300))
+
+
+def _solved(table: Tensor, columns: Tensor) -> Tensor:
+    """Return the least-squares solution; a GPU's solver takes no dependent vectors, so that it has large ones alone."""
+    if table.is_cuda and max(table.shape[1], columns.shape[1]) > SMALL:
+        solved = torch.linalg.lstsq(table, columns).solution
+        if bool(torch.isfinite(solved).all()):
+            return solved
+    return torch.linalg.lstsq(table.cpu(), columns.cpu()).solution.to(table)
 
 
 def _singular(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,6 +68,8 @@ def solve_pairs(
 ) -> FoundPairs:
     """Return what each token at each position contributes to the rows, as few pairs as possible.
 
+    The equations are small, and solved on the CPU: a GPU takes longer for them.
+
     Args:
         inputs: the tables of x(t, p).
         rows: the first layer's rows `[rows, width]`.
@@ -75,15 +77,15 @@ def solve_pairs(
         frame: the ids before and after every text, which stand nowhere else.
         known: sentences whose pairs occur.
     """
-    scale = inputs.scale.double()
-    reach = min(max(REACHES), len(inputs.positions), inputs.width - len(tokens) - 2)
-    basis = torch.cat([inputs.words[tokens].double() * scale, inputs.positions[:reach].double() * scale])
-    basis = torch.cat([basis, inputs.shift.double()[None]])
+    scale, words = inputs.scale.double().cpu(), inputs.words[tokens].double().cpu()
+    tokens, rows, places = tokens.cpu(), rows.cpu(), inputs.positions.double().cpu()
+    reach = min(max(REACHES), len(places), inputs.width - len(tokens) - 2)
+    basis = torch.cat([words * scale, places[:reach] * scale, inputs.shift.double().cpu()[None]])
     solved = torch.linalg.lstsq(basis.T, rows.T).solution  # [tokens + positions + 1, rows]
     by_token, by_position, rest = solved.tensor_split([len(tokens), len(tokens) + reach])
     size = by_position.norm(dim=1)
     length = int((size > OCCURS * size.max()).nonzero().max()) + 1
-    deviations = _deviations(inputs, tokens, length)
+    deviations = ((words[:, None] + places[None, :length]).square().mean(dim=-1) + inputs.epsilon).sqrt()  # σ(t, p)
     chances = _chances(tokens, length, frame, known)
     return FoundPairs(tokens, _sparse_plan(by_token, by_position[:length], rest, deviations, chances))
 
@@ -104,13 +106,6 @@ def _chances(tokens: Tensor, length: int, frame: Frame, known: Sequence[Sentence
         for place, token in enumerate(sentence[:length]):
             chances[tokens == token, place] = CERTAIN
     return chances
-
-
-def _deviations(inputs: LayerInputs, tokens: Tensor, length: int) -> Tensor:
-    """Return σ(t, p) `[tokens, positions]`."""
-    words, places = inputs.words[tokens].double(), inputs.positions[:length].double()
-    sums = words[:, None] + places[None]
-    return (sums.square().mean(dim=-1) + inputs.epsilon).sqrt()
 
 
 def _sparse_plan(by_token: Tensor, by_position: Tensor, rest: Tensor, deviations: Tensor, chances: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from gradleak.search.neighbourhood import neighbour_orders
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_inputs
 
-TOGETHER = 2048
+TOGETHER = {"cpu": 2048, "cuda": 32768}
 """Tokens that are computed at a time."""
 
 CLIMBS, CHOICES = 4, 8
@@ -71,11 +71,12 @@ class SentenceJudge:
     def __call__(self, sentences: Sequence[Sentence]) -> Tensor:
         """Return the score of each sentence `[sentences]`."""
         scores = torch.zeros(len(sentences), dtype=torch.float64)
+        most = TOGETHER.get(self.target.device.type, 2048)
         by_length: dict[int, list[int]] = {}
         for number, sentence in enumerate(sentences):
             by_length.setdefault(len(sentence), []).append(number)
         for length, numbers in by_length.items():
-            for part in torch.split(torch.tensor(numbers), max(1, TOGETHER // length)):
+            for part in torch.split(torch.tensor(numbers), max(1, most // length)):
                 ids = torch.tensor([sentences[number] for number in part.tolist()])
                 scores[part] = self._scores(ids).cpu() / ((length + SHORT) * len(self.sites))
         return scores
