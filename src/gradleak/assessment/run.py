@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -82,19 +83,29 @@ def run_audit(
     executor: Executor,
     watch: AuditWatch,
     options: RunOptions | None = None,
+    began: float | None = None,
 ) -> Record:
     """Run an audit or what is left of it, and write its record and its page.
+
+    Args:
+        request: what is audited.
+        output: what is written, and where.
+        executor: runs the attacks.
+        watch: what is called meanwhile.
+        options: how earlier results are treated.
+        began: when the user's command began, by `time.perf_counter`, from where on the budget counts; now by default.
 
     Raises:
         GradleakError: if model or data cannot be used, the budget is too small, or the folder is another audit's.
         KeyboardInterrupt: after Ctrl-C; what is finished is recorded, and drawn if the own setup was measured.
     """
+    began = time.perf_counter() if began is None else began
     store = output.folder / STORE_FILE
     check_folder(output.folder)
     before = stored_audit(store)
     _refuse_other(output.folder, before, request.identity())
     library = Library()
-    subject = look(request, library)
+    subject = look(request, library, began)
     identity = {**request.identity(), **_contents(subject, library)}
     _refuse_other(output.folder, before, identity)
     if before is not None:
