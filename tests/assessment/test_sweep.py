@@ -15,6 +15,7 @@ from gradleak.assessment.request import SafetyLine
 from gradleak.assessment.sweep import Sweep
 from gradleak.assessment.training import Trainings
 from gradleak.assessment.trials import Trial, TrialResult
+from gradleak.assessment.verdict import recommendation
 from gradleak.studies.records.store import Store
 
 PLAN = AuditPlan(seconds=3.0, patience=18.0, sample=16, probe=2, sizes=(2, 4), epochs=0, steps=0)
@@ -63,6 +64,15 @@ def test_short_of_time_every_defense_is_tried_although_signs_took_all_their_time
     assert tried(sweep) == {"precision", "clip", "sign", "prune", "noise", "dpsgd"}
     assert sweep.clock.spent <= 1.1 * REQUEST.budget
     assert any("the budget was spent" in line for line in sweep.skipped)
+    advice = recommendation(sweep, {})
+    assert advice["sentence"] == "None of the settings that were tried stays below the line."
+    assert advice["detail"][0].startswith("At their strongest these still leak: lower precision, clipping, signs only")
+
+
+def test_a_budget_that_ends_before_the_defenses_is_not_taken_for_defenses_that_leak(tmp_path: Path) -> None:
+    advice = recommendation(swept(tmp_path, lambda trial: (True, 11.0)), {})
+    assert advice["sentence"] == "No defense was tried: the budget was spent on the setup as it is."
+    assert "Not tried, since the budget was spent: lower precision, clipping" in advice["detail"][0]
 
 
 def test_a_defense_that_holds_early_does_not_keep_others_from_being_tried(tmp_path: Path) -> None:
