@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ class Pretended:
     def __init__(self, results: dict[str, TrialResult], find: Callable[[Trial], tuple[bool, float]]) -> None:
         self.results, self.find = results, find
 
-    def run(self, trial: Trial, share: float = 1.0, *, to_the_end: bool = True) -> TrialResult:
+    def run(self, trial: Trial, until: float = math.inf, *, to_the_end: bool = True) -> TrialResult:
         leaks, seconds = self.find(trial)
         found = result(*[READ if leaks else HIDDEN] * trial.sentences, seconds=seconds * trial.sentences)
         self.results[trial.name] = TrialResult(trial, found.sentences, found.batches, found.seconds)

@@ -20,7 +20,7 @@ from gradleak.studies.definition.library import Library
 from gradleak.studies.execution.driver import Session
 
 OWN_SHARE, BATCH_SHARE, CONFIRM_SHARE = 0.35, 0.2, 0.25
-"""Shares of the budget: the own setup, batch sizes, and confirmation of what is recommended."""
+"""Shares of the budget: the own setup (of what its first update left), batch sizes, and confirmation of the advice."""
 
 SLOW_BATCH = 4
 """Of batches of this size and larger one is attacked, of smaller ones two."""
@@ -112,7 +112,8 @@ class Sweep:
         first = self.runner.run(trial)
         if first.error is not None:
             return first
-        return self.runner.run(replace(trial, sentences=self.plan.sample), share=OWN_SHARE)
+        until = self.clock.spent + OWN_SHARE * self.clock.left()
+        return self.runner.run(replace(trial, sentences=self.plan.sample), until)
 
     def _batch_sizes(self) -> None:
         """Double the batch until nothing comes back."""
