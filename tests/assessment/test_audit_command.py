@@ -146,6 +146,27 @@ def test_folder_of_another_audit_is_refused_and_left_alone(finished: Path, capsy
     assert {path.name: path.read_bytes() for path in (finished / "audit").iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "{}",
+        '{"identity": {}, "sizes": {}, "plan": []}',
+        '{"identity": {"model": 1}, "sizes": {}, "plan": {}}',
+        "[" * 999,
+    ],
+)
+def test_a_damaged_plan_of_an_earlier_run_is_one_line(tmp_path: Path, stored: str) -> None:
+    from gradleak.assessment.run import KEY, stored_audit
+    from gradleak.errors import GradleakError
+    from gradleak.studies.records.store import Store
+
+    with Store(tmp_path / "study.db") as store:
+        store.describe({KEY: stored})
+    with pytest.raises(GradleakError, match="is damaged") as caught:
+        stored_audit(tmp_path / "study.db")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("limit", "code"), [("rougeL=100", 0), ("rougeL=20", 1), ("worst-exact=99", 1)])
 def test_gate_decides_the_exit_code(finished: Path, limit: str, code: int) -> None:
     assert main(options(finished, "--fail-above", limit)) == code

@@ -36,7 +36,7 @@ def test_seconds_outside_cells_are_spent_and_remembered(tmp_path: Path) -> None:
         assert clock_of(again).spent == STARTUP + 4.0 + 20.0
 
 
-@pytest.mark.parametrize("kept", ['{"own": "x"}', '{"own": -1}', '{"own": true}', '{"own": 1e999}', "[]", "{"])
+@pytest.mark.parametrize("kept", ['{"own": "x"}', '{"own": -1}', '{"own": 1e999}', "[]", "{"])
 def test_a_damaged_clock_is_one_line(tmp_path: Path, kept: str) -> None:
     with Store(tmp_path / "study.db") as store:
         store.describe({LOST: kept})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 
 from gradleak.assessment.plan import SHORTEST, STARTUP, AuditPlan
 from gradleak.assessment.training import Trainings
@@ -50,9 +49,9 @@ class LostTime:
     def __post_init__(self) -> None:
         kept = self.store.meta().get(LOST)
         if kept is not None:
-            self.known = dict(read_object(kept, self.store.path, "its clock"))
-        if not all(type(value) in (int, float) and isfinite(value) and value >= 0 for value in self.known.values()):
-            raise GradleakError(f"{self.store.path} is damaged: its clock holds something else than seconds")
+            self.known = read_object(kept, self.store.path, "the audit's clock", {str: (int, float)})
+        if min(self.known.values(), default=0.0) < 0:
+            raise GradleakError(f"{self.store.path} is damaged: the audit's clock went backwards")
 
     @property
     def seconds(self) -> float:

@@ -61,7 +61,15 @@ class AuditPlan:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> AuditPlan:
         """Return the plan that an earlier run made."""
-        return cls(**{**values, "sizes": tuple(values["sizes"])})
+        return cls(**{name: values[name] for name in PLAN} | {"sizes": tuple(values["sizes"])})
+
+
+PLAN = {
+    **dict.fromkeys(("seconds", "patience", "training"), (int, float)),
+    **dict.fromkeys(("sample", "probe", "epochs", "steps"), int),
+    "sizes": [int],
+}
+"""Types in the plan of an earlier run."""
 
 
 def make_plan(request: AuditRequest, subject: Subject) -> AuditPlan:

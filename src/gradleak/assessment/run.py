@@ -21,10 +21,10 @@ from typing import Any
 
 from gradleak.assessment.document import make_record
 from gradleak.assessment.ladders import Ladder, ladders
-from gradleak.assessment.plan import AuditPlan, make_plan
+from gradleak.assessment.plan import PLAN, AuditPlan, make_plan
 from gradleak.assessment.request import AuditRequest
 from gradleak.assessment.runner import OnTrial
-from gradleak.assessment.subject import Subject, look
+from gradleak.assessment.subject import SIZES, Subject, look
 from gradleak.assessment.sweep import OWN, Sweep
 from gradleak.assessment.training import Trainings
 from gradleak.assessment.verdict import GateLimit
@@ -178,7 +178,12 @@ def stored_audit(store: Path) -> dict[str, Any] | None:
         raise GradleakError(f"{store} is not a study file ({error}); give another folder") from None
     if row is None and not empty:
         raise GradleakError(f"{store} holds a study, not an audit; give another folder")
-    return None if row is None else read_object(row[0], store, "its audit")
+    if row is None:
+        return None
+    found = read_object(row[0], store, "its audit", {"identity": {str: str}, "sizes": SIZES, "plan": PLAN})
+    if min(found["plan"][name] for name in ("seconds", "patience", "sample", "probe")) <= 0:
+        raise GradleakError(f"{store} is damaged: the plan of its audit leaves no time, or no sentences")
+    return found
 
 
 def _refuse_other(folder: Path, before: dict[str, Any] | None, identity: dict[str, str]) -> None:

@@ -62,12 +62,15 @@ class Subject:
 
     def sizes(self) -> dict[str, Any]:
         """Return the measured sizes, which the plan of an audit keeps: a later run must not measure others."""
-        names = ("norm", "example_norm", "values", "seconds", "startup")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in SIZES}
 
     def with_sizes(self, sizes: dict[str, Any]) -> Subject:
         """Return the subject with the sizes that an earlier run has measured."""
-        return replace(self, **sizes)
+        return replace(self, **{name: sizes[name] for name in SIZES})
+
+
+SIZES = {**dict.fromkeys(("norm", "example_norm", "seconds", "startup"), (int, float)), "values": int}
+"""The measured sizes, and their types in the study's file."""
 
 
 def look(request: AuditRequest, library: Library, began: float) -> Subject:

@@ -122,8 +122,8 @@ class Sweep:
         for size in self.plan.sizes:
             updates = 1 if size >= SLOW_BATCH else min(2, available // (size * clients))
             spent = self.clock.spent - started
-            affordable = self.clock.affordable(1, self.plan.patience)
-            if spent + self.plan.patience > BATCH_SHARE * self.request.budget or not affordable:
+            patience = self.plan.patience
+            if spent + patience > BATCH_SHARE * self.request.budget or not self.clock.affordable(1, patience):
                 self.skipped.append(f"batches of {size} and more: the budget was spent")
                 return
             trial = self._own_trial("batch", f"batches of {size}", updates * size * clients)
@@ -175,8 +175,7 @@ class Sweep:
     def _choose(self) -> None:
         """Confirm the cheapest defense on the whole sample and against a better informed attacker.
 
-        A strength at which more sentences or more knowledge bring something back gives way to the next one, as long as
-        there is time to try it.
+        A strength at which more of them bring something back gives way to the next one, while there is time to try it.
         """
         failed: set[str] = set()
         while (candidate := self._cheapest(failed)) is not None:
