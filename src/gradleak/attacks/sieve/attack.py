@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from gradleak.attacks.base import Attack, register
+from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.batch_search import refine_batch
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.dropout.reader import read_with_dropout
@@ -32,6 +33,11 @@ from gradleak.leakage.tokens import possible_words
 from gradleak.priors import load_prior
 from gradleak.settings import setting
 from gradleak.targets import Target
+
+HIDDEN, SHARE = 2e-3, 0.25
+"""A restored difference of weights whose noise floor is above this fraction of the signal hides many tokens. What is
+left is mostly not enough to complete sentences by: that is tried for this share of the time, then words are searched
+as in a defended update."""
 
 EXACT = 0.12
 """An update is read from its row space if the noise floor is below this fraction of the signal's smallest singular
@@ -146,9 +152,14 @@ class Sieve(Attack):
             off = dropout_is_off(target, observed.inputs, space)
             if not observed.inputs.by_position:
                 return self._plain(observed, target.max_length) if off else Reading(notes=[ROTARY])
-            reading = self._without_dropout(observed, known) if off else self._with_dropout(observed)
+            hidden = off and bool(observed.floors) and space.floor > HIDDEN
+            timed = replace(observed, deadline=observed.deadline.sooner(SHARE * observed.deadline.left))
+            within = timed if hidden else observed
+            reading = self._without_dropout(within, known) if off else self._with_dropout(observed)
             if reading.sentences and (reading.settled or reading.proof.verified or reading.loss < ROUNDED):
                 return reading
+            if hidden and not observed.deadline.passed:
+                return _nearer(observed, reading, self._defended(observed, known))
             if observed.deadline.passed or (reading.sentences and (reading.certain or space.floor < CLEAN)):
                 return reading
         return self._defended(observed, known) if observed.inputs.by_position else Reading(notes=[ROTARY])
@@ -216,6 +227,17 @@ class Sieve(Attack):
                 return reading
         notes = [overview(sentences), INEXACT]
         return Reading(sentences, [], found.labels or None, found.distance, notes).distinct()
+
+
+def _nearer(observed: ObservedUpdate, *readings: Reading) -> Reading:
+    """Return the reading that is proven, or whose gradient is nearest to the update's."""
+
+    def distance(reading: Reading) -> float:
+        if reading.proof.verified or not reading.sentences:
+            return -1.0 if reading.proof.verified else 2.0
+        return batch_distance(observed).labelled([list(ids) for ids in reading.sentences]).distance
+
+    return min(readings, key=distance)
 
 
 def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]) -> Reading:
