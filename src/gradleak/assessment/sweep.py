@@ -260,8 +260,8 @@ class Sweep:
     def _rung_trial(self, ladder: Ladder, rung: Rung, sentences: int) -> Trial:
         defenses, send = self.defended(ladder, rung)
         trial = self._own_trial("defense", rung.name, sentences)
-        shown = {"ladder": ladder.name, "place": rung.place, "label": rung.label}
-        return replace(trial, defenses=defenses, send=send, seconds=self._patience(ladder), **shown)
+        trial = replace(trial, ladder=ladder.name, place=rung.place, label=rung.label)
+        return replace(trial, defenses=defenses, send=send, seconds=self._patience(ladder))
 
     def _try_rung(self, ladder: Ladder, rung: Rung, sentences: int) -> TrialResult:
         return self.runner.run(self._rung_trial(ladder, rung, sentences), to_the_end=False)

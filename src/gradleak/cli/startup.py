@@ -13,7 +13,7 @@ import time
 
 from gradleak.errors import GradleakError
 
-SILENCE = 0.5
+SILENCE = 0.15
 """Seconds without output after which a line says that the command is at work."""
 
 
