@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conftest import small_target
-from gradleak.attacks import Auto, Sieve, Victim
+from gradleak.attacks import Attack, Auto, Grab, Lamp, Sieve, Victim
 from gradleak.attacks.auto import plan, verified_by_gradient
 from gradleak.defenses import defend, parse_defense
 from gradleak.errors import GradleakError
@@ -139,3 +139,21 @@ def test_a_budget_ends_the_search_and_the_nearest_is_returned(tiny: Target) -> N
 def test_no_budget_is_refused() -> None:
     with pytest.raises(GradleakError, match="budget must be above 0, not 0"):
         Auto(budget=0)
+
+
+def test_attacks_that_search_are_told_number_and_lengths_of_what_was_read(
+    tiny: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Knowledge] = {}
+
+    def guess(attack: Attack, target: Target, victims: list[Victim], _: object) -> list[Finding]:
+        told[attack.name] = victims[0].knowledge
+        return [Finding([(101, 7592, 102), (101, 7592, 2088, 102)], [0, 1], 1.0)]
+
+    for kind in (Sieve, Lamp, Grab):
+        monkeypatch.setattr(kind, "run", guess)
+    Auto(budget=30.0)(tiny, capture(tiny))
+    assert told["sieve"] == Knowledge()
+    assert told["lamp"] == told["grab"] == Knowledge(batch_size=2, lengths=(3, 4))
+    Auto(budget=30.0)(tiny, capture(tiny), Knowledge(lengths=(8, 8)))
+    assert told["lamp"].lengths == (8, 8)

@@ -27,6 +27,9 @@ SIEVE_SHARE, SHARE = 0.8, 0.6
 READERS = ("forest", "sieve")
 """Attacks that solve for the text: forest for decoders, sieve for all; what they count helps the others."""
 
+SEARCHERS = ("lamp", "grab")
+"""Attacks that search for texts, of lengths that they are told."""
+
 
 @dataclass(frozen=True)
 class AttackOutcome:
@@ -85,7 +88,7 @@ class Auto(Attack):
             share = 1.0 if attack is attacks[-1] else SIEVE_SHARE if attack.name in READERS else SHARE
             part = reporter.within(deadline.sooner(share * deadline.left))
             try:
-                outcomes.append(_run(attack, target, _informed(victim, outcomes), part, evidence))
+                outcomes.append(_run(attack, target, _informed(victim, outcomes, attack), part, evidence))
             except Exception as error:  # one attack's failure must not hide what the others find
                 failures.append(f"{attack.name} failed ({' '.join(str(error).split())}); the others went on")
                 continue
@@ -115,12 +118,20 @@ def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
     return [attack for attack in wanted if attack.applies(target, update, victim.knowledge)]
 
 
-def _informed(victim: Victim, outcomes: Sequence[AttackOutcome]) -> Victim:
-    """Return the victim with the number of sentences that were read, if none is known, and a fresh random stream."""
+def _informed(victim: Victim, outcomes: Sequence[AttackOutcome], attack: Attack) -> Victim:
+    """Return the victim with what was read of number and lengths, where none is known, and a fresh random stream.
+
+    Only attacks that search for a text of given lengths are told these.
+    """
     known = victim.knowledge
-    counted = next((sum(o.finding.copies) or len(o.finding.token_ids) for o in outcomes if o.name in READERS), 0)
+    read = next((o.finding for o in outcomes if o.name in READERS), None)
+    counted = (sum(read.copies) or len(read.token_ids)) if read is not None else 0
     if known.sequences is None and counted:
         known = replace(known, batch_size=counted)
+    if read is not None and attack.name in SEARCHERS and known.lengths is None and known.longest is None:
+        lengths = tuple(map(len, read.token_ids))
+        if len(lengths) == known.sequences and all(lengths):
+            known = replace(known, lengths=lengths)
     generator = torch.Generator().manual_seed(victim.generator.initial_seed())
     return replace(victim, knowledge=known, generator=generator, inferred={})
 
