@@ -35,8 +35,8 @@ The last seven come with their protocol, as an update file has it (docs/clients.
 
 The result is held against `docs/verified.md`. Wrong is: `verified` with a text that no client trained on; `complete`
 with a text missing or an update that was altered; `labels_verified` with a wrong label; more `copies` than there were.
-An altered update that is verified with texts of its own is counted apart: it was not computed honestly. A run goes on
-where its output file ends.
+An altered update that is verified with texts of its own is counted apart: it was not computed honestly. So is an
+update that the attack refuses in a line. A run goes on where its output file ends.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ import torch
 
 from fuzz_cases import KINDS, Case
 from gradleak.attacks import find_attack
+from gradleak.errors import GradleakError
 from gradleak.files import write_atomically
 
 
@@ -140,24 +141,24 @@ def _run(item: dict[str, Any]) -> dict[str, Any]:
     case = Case(item["model"], item["texts"], item["case"], kinds, **options)
     update = case.update()
     started = time.perf_counter()
-    try:
-        found = find_attack(item["attack"])()(case.target, update, budget=item["budget"])
-    except Exception as error:  # a crash is a finding, too
-        return dict.fromkeys(("texts", "verified", "complete", "labels_verified", "exact"), 0) | {
-            "case": item["case"],
-            "kind": case.kind,
-            "target": case.target.name,
-            "how": case.how,
-            "seconds": time.perf_counter() - started,
-            "wrong": [f"crashed: {type(error).__name__}: {error}"],
-            "notes": [],
-        }
-    trained = {tuple(ids): times for ids, times in case.trained()}
-    return {
+    row = {
         "case": item["case"],
         "kind": case.kind,
-        "target": case.target.name,
+        "target": "/".join(filter(None, [item["model"], item.get("task"), item.get("lora")])),
         "how": case.how,
+        "refused": "",
+        "wrong": [],
+        "notes": [],
+    } | dict.fromkeys(("texts", "verified", "complete", "labels_verified", "exact"), 0)
+    try:
+        found = find_attack(item["attack"])()(case.target, update, budget=item["budget"])
+    except GradleakError as error:  # said in a line that the update cannot be read
+        return row | {"seconds": time.perf_counter() - started, "refused": str(error)}
+    except Exception as error:  # a crash is a finding, too
+        crash = f"crashed: {type(error).__name__}: {error}"
+        return row | {"seconds": time.perf_counter() - started, "wrong": [crash]}
+    trained = {tuple(ids): times for ids, times in case.trained()}
+    return row | {
         "seconds": time.perf_counter() - started,
         "texts": len(trained),
         "verified": found.verified,
@@ -183,19 +184,22 @@ def _wrong(found: Any, case: Case, trained: dict[tuple[int, ...], int]) -> Itera
 
 
 def _report(rows: list[dict[str, Any]]) -> None:
-    """Print how many cases of each kind were read, proven, and wrong."""
-    keys = ("exact", "verified", "complete", "labels_verified", "wrong")
-    names = ["cases", "texts", "exact", "verified", "complete", "labels", "wrong", "seconds"]
-    print(f"{'update':<22}" + "".join(f"{name:>10}" for name in names))
-    for kind in [*sorted({row["kind"] for row in rows}), "all"]:
-        own = [row for row in rows if kind in (row["kind"], "all")]
-        counts = [
-            len(own),
-            sum(row["texts"] for row in own),
-            *(sum(bool(row[key]) for row in own) for key in keys),
-            round(sum(row["seconds"] for row in own)),
-        ]
-        print(f"{kind:<22}" + "".join(f"{number:>10,}" for number in counts))
+    """Print how many cases of each kind, and of each target, were read, proven, and wrong."""
+    columns = ("exact", "verified", "complete", "labels_verified", "refused", "wrong")
+    names = ["cases", "texts", "exact", "verified", "complete", "labels", "refused", "wrong", "seconds"]
+    for key, title in (("kind", "update"), ("target", "target")):
+        values = sorted({row[key] for row in rows})
+        width = max(map(len, [*values, title])) + 2
+        print(f"{title:<{width}}" + "".join(f"{name:>10}" for name in names))
+        for value in [*values, "all"]:
+            own = [row for row in rows if value in (row[key], "all")]
+            counts = [
+                len(own),
+                sum(row["texts"] for row in own),
+                *(sum(bool(row.get(column)) for row in own) for column in columns),
+                round(sum(row["seconds"] for row in own)),
+            ]
+            print(f"{value:<{width}}" + "".join(f"{number:>10,}" for number in counts))
     altered = Counter(row["how"].split(",")[0] for row in rows if row["kind"] == "altered" and row["verified"])
     print("altered and verified:", dict(altered) or "none")
 

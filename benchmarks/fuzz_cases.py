@@ -142,7 +142,9 @@ class Case:
         maps = {name for part in (layer.query, layer.key, layer.value) for name in (part.weight, part.bias)}
         maps |= {name for module in self.target.adapters if module.layer == 0 for name in (module.a, module.b)}
         rest = [name for name in update.tensors if name not in maps]
-        chosen = set(rest if self.draw.random() < 0.5 else self.draw.sample(rest, self.draw.choice([1, 2, 5])))
+        rest = rest or list(update.tensors)  # adapters of a single layer
+        few = self.draw.random() >= 0.5
+        chosen = set(self.draw.sample(rest, min(len(rest), self.draw.choice([1, 2, 5]))) if few else rest)
         way = self.draw.choice(["other text", "noise", "zero", "pruned", "scaled"])
         self.how = f"{way}, {len(chosen)} of {len(update.tensors)} tensors"
         other = None

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from conftest import small_target
+from gradleak.errors import GradleakError
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TEXTS = ["the cat sat on the mat .", "a dog ran .", "the big red cat ran", "a b c d"]
@@ -96,6 +97,23 @@ def test_noise_is_added_to_every_tensor(cases: ModuleType) -> None:
     assert all(not torch.equal(noisy.tensors[name], tensor) for name, tensor in honest.tensors.items())
 
 
+@pytest.mark.parametrize("kept", [1, 3])
+def test_an_update_of_few_tensors_is_altered(cases: ModuleType, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    bare = cases.Case._bare
+
+    def shortened(case: Any, *arguments: Any) -> Any:
+        update = bare(case, *arguments)
+        return update.with_tensors(dict(list(update.tensors.items())[-kept:]))
+
+    monkeypatch.setattr(cases.Case, "_bare", shortened)
+    drawn = set()
+    for number in range(12):
+        case = cases.Case("small", TEXTS, number, ["altered"])
+        assert len(case.update().tensors) == kept
+        drawn.add(case.how.split(", ")[1])
+    assert f"{kept} of {kept} tensors" in drawn
+
+
 @dataclass
 class Found:
     token_ids: tuple[tuple[int, ...], ...]
@@ -143,6 +161,23 @@ def test_kinds_are_drawn_by_their_weights_from_those_chosen(
         assert row["wrong"] == ["crashed: RuntimeError: enough"]
     wanted = [random.Random(number).choice(["altered"] * 4 + ["noise"]) for number in range(30)]
     assert Counter(drawn) == Counter(wanted)
+
+
+def test_what_is_refused_in_a_line_is_counted_apart(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Attack:
+        def __call__(self, target: Any, update: Any, *, budget: float) -> Any:
+            raise GradleakError("nothing to read")
+
+    monkeypatch.setattr(script, "find_attack", lambda name: Attack)
+    item = {"texts": TEXTS, "model": "small", "attack": "sieve", "budget": 1.0, "kinds": "honest"}
+    rows = [script._run({**item, "case": number}) for number in range(2)]
+    assert [(row["refused"], row["wrong"]) for row in rows] == [("nothing to read", [])] * 2
+    script._report(rows)
+    by_kind, by_target = (line for line in capsys.readouterr().out.splitlines() if line.startswith(("honest", "small")))
+    assert by_kind.split() == ["honest", "2", "0", "0", "0", "0", "0", "2", "0", "0"]
+    assert by_target.split()[1:] == by_kind.split()[1:]
 
 
 def test_a_misspelt_kind_is_named(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradleak.cli import startup
+from gradleak.cli.output.screen import Screen
 
 
 def test_a_slow_start_is_announced(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +42,18 @@ def test_a_terminal_sees_the_line_before_torch_is_there(tmp_path: Path, monkeypa
     process.wait(60)
     os.close(terminal)
     assert first.startswith("gradleak: loading …")
+
+
+def test_a_screen_that_has_printed_nothing_keeps_the_line_that_is_due(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "SILENCE", 0.05)
+    startup.announce("loading …")
+    screen = Screen()
+    time.sleep(0.5)
+    assert capsys.readouterr().err == "loading …\n"
+    startup.announce("loading …")
+    screen.line("here we are")
+    time.sleep(0.5)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("here we are\n", "")

@@ -9,7 +9,7 @@ from gradleak.exchange import Deadline, Update
 from gradleak.federation import Client, FedAvg
 from gradleak.leakage.first_step import as_gradient
 from gradleak.leakage.proof import REPLAYED_WHOLE, prove_by_whole_gradient
-from gradleak.leakage.replay import can_replay, nearest_order, replay_difference
+from gradleak.leakage.replay import can_replay, nearest_order, replay_difference, replayed_steps
 from gradleak.targets import Target
 from wide_targets import LABELS, TEXTS, ids_of, wider_target
 
@@ -81,3 +81,23 @@ def test_another_text_in_place_of_one_that_the_model_is_sure_of_is_not_proven() 
     other = [texts[2], texts[1]]
     assert replay_difference(target, gradient, list(zip(other, labels, strict=True)), update.protocol) < REPLAYED_WHOLE
     assert not prove_by_whole_gradient(target, gradient, other, labels, update.protocol).verified
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_the_steps_of_a_replay_are_those_of_the_client(number: int) -> None:
+    target = wider_target()
+    training = FedAvg(steps=3, lr=1e-2, batch=1)
+    update = Client(target, fedavg=training).update(TEXTS, LABELS)
+    texts = list(zip(ids_of(target), LABELS, strict=True))
+    name = target.layers[0].value.weight
+    steps = replayed_steps(target, texts, (list(update.tensors), [name]), update.protocol, number)
+    assert [list(own) for own in steps.gradients] == [[name]] * 3
+    moved = -training.lr * sum(own[name] for own in steps.gradients)
+    torch.testing.assert_close(moved, update.tensors[name], atol=1e-7, rtol=1e-3)
+    before = target.parameters[name] - training.lr * sum(own[name] for own in steps.gradients[:number])
+    torch.testing.assert_close(steps.weights[name], before)
+
+
+def test_only_local_training_has_steps() -> None:
+    with pytest.raises(ValueError, match="local training"):
+        replayed_steps(wider_target(), [], ([], []), Update({}, send="bf16").protocol, 0)

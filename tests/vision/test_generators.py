@@ -7,8 +7,11 @@ import torch
 from small_images import smooth_images
 
 from gradleak.vision.auxiliary import AuxiliaryImages
+from gradleak.vision.data import load_images
 from gradleak.vision.generator import Critic, SpectralConvolution
+from gradleak.vision.generator_storage import load_generator
 from gradleak.vision.generator_training import PrincipalCodes, train_generator
+from gradleak.vision.target import load_image_target
 
 
 def images_of_32(count: int) -> AuxiliaryImages:
@@ -61,3 +64,14 @@ def test_training_learns_to_reconstruct_and_is_repeatable() -> None:
         torch.testing.assert_close(one, two)
     errors = [float(line.split("reconstruction ")[1].split(",")[0]) for line in told[: len(told) // 2]]
     assert errors[-1] < errors[0]
+
+
+def test_the_shipped_generator_draws_images_like_the_samples() -> None:
+    generator, notes = load_generator("cifar10", load_image_target("lenet"))
+    assert notes == ("generator: DCGAN of 50,000 training images of CIFAR-10",)
+    torch.manual_seed(0)
+    drawn = generator(torch.randn(64, generator.latent))
+    true = load_images("cifar10-sample").pixels.float() / 255
+    torch.testing.assert_close(drawn.mean(dim=(0, 2, 3)), true.mean(dim=(0, 2, 3)), atol=0.05, rtol=0)
+    roughness = [float((some.diff(dim=-1).square().mean().sqrt()) / some.std()) for some in (drawn, true)]
+    assert roughness[0] == pytest.approx(roughness[1], abs=0.08)  # 1.5 before training

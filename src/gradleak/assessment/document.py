@@ -124,7 +124,7 @@ def _threat_model(sweep: Sweep) -> dict[str, Any]:
         "Whether someone's text was used at all (membership), and what the finished model remembers.",
         *(f"{line[:1].upper()}{line[1:]}." for line in sweep.skipped),
     ]
-    everything = ", ".join(fact.replace("-", " ") for fact in sweep.all_facts())
+    everything = ", ".join(fact.replace("-", " ") for fact in sweep.subject.can_be_told)
     notes = [f"Everything but the words: {everything}."] if _informed(sweep) else []
     if sweep.own.reads_everything:
         notes.append("The own setup is read whole without being told anything: more knowledge cannot add to it.")

@@ -79,6 +79,12 @@ class Ladder:
     first: bool = False
     patient: bool = False
 
+    def beside(self, own: tuple[str, ...], rung: Rung) -> tuple[tuple[str, ...], WireFormat | None]:
+        """Return the defenses of a rung together with the user's own, and the number format that is sent."""
+        if rung.defense is None:
+            return own, rung.send
+        return ((rung.defense, *own) if self.first else (*own, rung.defense)), None
+
 
 def ladders(subject: Subject, batch_size: int) -> tuple[Ladder, ...]:
     """Return all ladders for updates of this size, those that take least time first."""
@@ -168,6 +174,11 @@ class Bisection:
             return self.count - 1 if self.low < self.count - 1 else None
         high = self.count if self.high is None else self.high
         return (self.low + high) // 2 if high - self.low > 1 else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether any rung was tried."""
+        return self.low >= 0 or self.high is not None
 
     @property
     def leaks_at_strongest(self) -> bool:

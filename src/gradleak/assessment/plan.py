@@ -17,17 +17,17 @@ UPDATES = 60
 SHORTEST, LONGEST = 2.0, 60.0
 """Seconds for one update: less than the shortest tells nothing, more than the longest adds little."""
 
-PATIENCE, PATIENT = 4.0, 20.0
-"""Where text is usually read at once, an update gets so many times the time and at least so many seconds: a busy
-machine must not pass for a defense."""
+PATIENCE, PATIENT, IMPATIENT = 4.0, 20.0, 0.1
+"""Where text is usually read at once, an update gets so many times the time and at least so many seconds, since a busy
+machine must not pass for a defense; but no larger share of the budget, which is for many."""
 
 SAMPLE, PROBE = 16, 2
 """Sentences of the own setup, and of each strength that is tried on the way to where leakage ends."""
 
 UTILITY_SHARE = 0.25
 LEAST_UPDATES = 10
-STARTUP = 5.0
-"""Seconds until the command has begun, and for drawing the page."""
+STARTUP = 3.0
+"""Seconds until the interpreter runs, and for drawing the page."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,15 @@ class AuditPlan:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> AuditPlan:
         """Return the plan that an earlier run made."""
-        return cls(**{**values, "sizes": tuple(values["sizes"])})
+        return cls(**{name: values[name] for name in PLAN} | {"sizes": tuple(values["sizes"])})
+
+
+PLAN = {
+    **dict.fromkeys(("seconds", "patience", "training"), (int, float)),
+    **dict.fromkeys(("sample", "probe", "epochs", "steps"), int),
+    "sizes": [int],
+}
+"""Types in the plan of an earlier run."""
 
 
 def make_plan(request: AuditRequest, subject: Subject) -> AuditPlan:
@@ -85,7 +93,7 @@ def make_plan(request: AuditRequest, subject: Subject) -> AuditPlan:
     steps = epochs * (subject.texts.train_size // TRAINING_BATCH) if epochs else 0
     return AuditPlan(
         seconds=round(seconds, 1),
-        patience=round(max(PATIENT, PATIENCE * seconds), 1),
+        patience=round(max(seconds, min(max(PATIENT, PATIENCE * seconds), IMPATIENT * request.budget)), 1),
         sample=sample,
         probe=min(probe, sample),
         sizes=_sizes(request, available),

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -20,10 +21,10 @@ from typing import Any
 
 from gradleak.assessment.document import make_record
 from gradleak.assessment.ladders import Ladder, ladders
-from gradleak.assessment.plan import AuditPlan, make_plan
+from gradleak.assessment.plan import PLAN, AuditPlan, make_plan
 from gradleak.assessment.request import AuditRequest
 from gradleak.assessment.runner import OnTrial
-from gradleak.assessment.subject import Subject, look
+from gradleak.assessment.subject import SIZES, Subject, look
 from gradleak.assessment.sweep import OWN, Sweep
 from gradleak.assessment.training import Trainings
 from gradleak.assessment.verdict import GateLimit
@@ -82,19 +83,29 @@ def run_audit(
     executor: Executor,
     watch: AuditWatch,
     options: RunOptions | None = None,
+    began: float | None = None,
 ) -> Record:
     """Run an audit or what is left of it, and write its record and its page.
+
+    Args:
+        request: what is audited.
+        output: what is written, and where.
+        executor: runs the attacks.
+        watch: what is called meanwhile.
+        options: how earlier results are treated.
+        began: when the user's command began, by `time.perf_counter`, from where on the budget counts; now by default.
 
     Raises:
         GradleakError: if model or data cannot be used, the budget is too small, or the folder is another audit's.
         KeyboardInterrupt: after Ctrl-C; what is finished is recorded, and drawn if the own setup was measured.
     """
+    began = time.perf_counter() if began is None else began
     store = output.folder / STORE_FILE
     check_folder(output.folder)
     before = stored_audit(store)
     _refuse_other(output.folder, before, request.identity())
     library = Library()
-    subject = look(request, library)
+    subject = look(request, library, began)
     identity = {**request.identity(), **_contents(subject, library)}
     _refuse_other(output.folder, before, identity)
     if before is not None:
@@ -167,7 +178,12 @@ def stored_audit(store: Path) -> dict[str, Any] | None:
         raise GradleakError(f"{store} is not a study file ({error}); give another folder") from None
     if row is None and not empty:
         raise GradleakError(f"{store} holds a study, not an audit; give another folder")
-    return None if row is None else read_object(row[0], store, "its audit")
+    if row is None:
+        return None
+    found = read_object(row[0], store, "its audit", {"identity": {str: str}, "sizes": SIZES, "plan": PLAN})
+    if min(found["plan"][name] for name in ("seconds", "patience", "sample", "probe")) <= 0:
+        raise GradleakError(f"{store} is damaged: the plan of its audit leaves no time, or no sentences")
+    return found
 
 
 def _refuse_other(folder: Path, before: dict[str, Any] | None, identity: dict[str, str]) -> None:

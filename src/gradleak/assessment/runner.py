@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,14 +40,15 @@ class TrialRunner:
     results: dict[str, TrialResult]
     tell: OnTrial
 
-    def run(self, trial: Trial, share: float = 1.0) -> TrialResult:
+    def run(self, trial: Trial, until: float = math.inf, *, to_the_end: bool = True) -> TrialResult:
         """Run a trial, and keep its result in place of one with fewer sentences.
 
         Its updates are attacked as many at a time as there are workers, while there is time for more.
 
         Args:
             trial: the setting.
-            share: the share of the budget after which no further updates are begun.
+            until: seconds of the audit after which no further updates are begun.
+            to_the_end: attack further updates although one that was read has decided that the setting leaks.
         """
         known = self.results.get(trial.name)
         if known is not None and (known.trial.sentences >= trial.sentences or known.error is not None):
@@ -59,20 +61,26 @@ class TrialRunner:
         step, slots = trial.sentences // len(cells), self.session.executor.slots
         done = 0 if known is None else known.trial.sentences // step
         result = known
-        while done < len(cells) and (result is None or self._goes_on(result, seconds, share)):
+        while done < len(cells) and (result is None or self._goes_on(result, seconds, until)):
             done = min(len(cells), (done // slots + 1) * slots)
             result = self._attacked(replace(trial, sentences=done * step), cells[:done])
-            self.results[trial.name] = result
+            if not to_the_end and result.exact_long(self.request.line.words):
+                break
         assert result is not None
         self.tell(trial, result)
         return result
 
-    def _goes_on(self, result: TrialResult, seconds: float, share: float) -> bool:
+    def _goes_on(self, result: TrialResult, seconds: float, until: float) -> bool:
         """Return whether there is time for further updates of a trial."""
-        within = self.clock.spent + result.pace <= share * self.request.budget
+        within = self.clock.spent + result.pace <= until
         return result.error is None and within and max(OVERRUN * seconds, result.pace) <= self.clock.left()
 
     def _attacked(self, trial: Trial, cells: list[AttackCell]) -> TrialResult:
+        """Attack the updates of a trial that were not yet, and count the time."""
+        before = self.clock.spent
         summary = self.session.run(cells)
         errors = {failed.cell.id: failed.error for failed in summary.failed}
-        return collect(trial, cells, self.session.store, errors)
+        result = self.results[trial.name] = collect(trial, cells, self.session.store, errors)
+        counted = self.clock.spent - before
+        self.clock.lost.pass_step(f"{trial.name}, {len(cells)} updates", summary.seconds - counted)
+        return result

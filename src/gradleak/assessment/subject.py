@@ -15,7 +15,7 @@ from gradleak.assessment.texts import PreparedTexts, prepare, read_texts
 from gradleak.audit.scenario import Scenario, TargetSpec, labels_for
 from gradleak.audit.threads import is_small, one_thread
 from gradleak.data import Dataset, classes_needed
-from gradleak.exchange import Update
+from gradleak.exchange import FACTS, Update
 from gradleak.studies.definition.library import Library
 from gradleak.targets import Target
 
@@ -54,23 +54,36 @@ class Subject:
         """√entries: the norm of noise with standard deviation 1."""
         return math.sqrt(self.values)
 
+    @property
+    def can_be_told(self) -> tuple[str, ...]:
+        """Every fact that an attacker can be told about updates of this model."""
+        classifier = self.facts["task"] == "classification"
+        return tuple(fact for fact in FACTS if classifier or fact != "labels")
+
     def sizes(self) -> dict[str, Any]:
         """Return the measured sizes, which the plan of an audit keeps: a later run must not measure others."""
-        names = ("norm", "example_norm", "values", "seconds", "startup")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in SIZES}
 
     def with_sizes(self, sizes: dict[str, Any]) -> Subject:
         """Return the subject with the sizes that an earlier run has measured."""
-        return replace(self, **sizes)
+        return replace(self, **{name: sizes[name] for name in SIZES})
 
 
-def look(request: AuditRequest, library: Library) -> Subject:
+SIZES = {**dict.fromkeys(("norm", "example_norm", "seconds", "startup"), (int, float)), "values": int}
+"""The measured sizes, and their types in the study's file."""
+
+
+def look(request: AuditRequest, library: Library, began: float) -> Subject:
     """Load model and data, and compute a few updates.
+
+    Args:
+        request: what is audited.
+        library: datasets and hashes.
+        began: when the audit began, by `time.perf_counter`.
 
     Raises:
         GradleakError: if model or data cannot be read, or do not fit each other.
     """
-    started = time.perf_counter()
     found = read_texts(request)
     spec = request.target
     classes = classes_needed(found, request.data.labels)
@@ -90,7 +103,7 @@ def look(request: AuditRequest, library: Library) -> Subject:
         example_norm=statistics.median(map(norm_of, single)),
         values=sent[0].num_values,
         seconds=seconds,
-        startup=time.perf_counter() - started,
+        startup=time.perf_counter() - began,
         small=is_small(target),
     )
 

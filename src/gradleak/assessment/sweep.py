@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from gradleak.assessment.clock import AuditClock
+from gradleak.assessment.clock import AuditClock, LostTime
 from gradleak.assessment.ladders import Bisection, Ladder, Rung
 from gradleak.assessment.plan import UTILITY_SHARE, AuditPlan
 from gradleak.assessment.request import AuditRequest
@@ -16,12 +16,11 @@ from gradleak.assessment.runner import OnTrial, TrialRunner
 from gradleak.assessment.subject import Subject
 from gradleak.assessment.training import Defended, Trainings
 from gradleak.assessment.trials import Trial, TrialResult
-from gradleak.exchange import FACTS
 from gradleak.studies.definition.library import Library
 from gradleak.studies.execution.driver import Session
 
 OWN_SHARE, BATCH_SHARE, CONFIRM_SHARE = 0.35, 0.2, 0.25
-"""Shares of the budget: the own setup, batch sizes, and confirmation of what is recommended."""
+"""Shares of the budget: the own setup (of what its first update left), batch sizes, and confirmation of the advice."""
 
 SLOW_BATCH = 4
 """Of batches of this size and larger one is attacked, of smaller ones two."""
@@ -47,8 +46,7 @@ class Sweep:
         searches: by ladder, what is known of where leakage ends.
         skipped: what was not tried, and why.
         chosen: ladder and rung that are recommended.
-        clock: what is spent of the budget.
-        runner: runs the trials.
+        clock, runner: count what is spent of the budget, and run the trials.
     """
 
     request: AuditRequest
@@ -75,6 +73,7 @@ class Sweep:
             plan=self.plan,
             results=self.results,
             trainings=self.trainings,
+            lost=LostTime(self.session.store),
         )
         self.runner = TrialRunner(
             self.request, self.subject, self.session, self.library, self.clock, self.results, self.tell
@@ -87,12 +86,12 @@ class Sweep:
         line = self.request.line
         if not own.leaks(line):
             self._more_knowledge(own)
-        if any(result.leaks(line) for result in self.of_own_setup()):
+        if not any(result.leaks(line) for result in self.of_own_setup()):
+            self.skipped.append("defenses: the own setup is below the line without more of them")
+        else:
             self._find_ends()
             self._price()
             self._choose()
-        else:
-            self.skipped.append("defenses: the own setup is below the line without more of them")
         self._more_knowledge(own)
         self._extend(own)
 
@@ -113,7 +112,8 @@ class Sweep:
         first = self.runner.run(trial)
         if first.error is not None:
             return first
-        return self.runner.run(replace(trial, sentences=self.plan.sample), share=OWN_SHARE)
+        until = self.clock.spent + OWN_SHARE * self.clock.left()
+        return self.runner.run(replace(trial, sentences=self.plan.sample), until)
 
     def _batch_sizes(self) -> None:
         """Double the batch until nothing comes back."""
@@ -122,7 +122,8 @@ class Sweep:
         for size in self.plan.sizes:
             updates = 1 if size >= SLOW_BATCH else min(2, available // (size * clients))
             spent = self.clock.spent - started
-            if spent + self.plan.patience > BATCH_SHARE * self.request.budget or not self.clock.affordable(1):
+            patience = self.plan.patience
+            if spent + patience > BATCH_SHARE * self.request.budget or not self.clock.affordable(1, patience):
                 self.skipped.append(f"batches of {size} and more: the budget was spent")
                 return
             trial = self._own_trial("batch", f"batches of {size}", updates * size * clients)
@@ -132,7 +133,6 @@ class Sweep:
 
     def _find_ends(self) -> None:
         """Find where leakage ends under each defense: the strongest first, then by bisection, turn by turn."""
-        reserve = CONFIRM_SHARE + (UTILITY_SHARE if self.trainings.possible else 0.0)
         self.searches = {ladder.name: Bisection(len(ladder.rungs), top_first=ladder.patient) for ladder in self.every}
         open_ladders = list(self.every)
         while open_ladders:
@@ -141,12 +141,19 @@ class Sweep:
                 number = search.next
                 if number is None:
                     open_ladders.remove(ladder)
-                elif not self.clock.affordable(self._updates(self.plan.probe), reserve):
+                elif not self._affordable(ladder, self._reserve if search.begun else 0.0):
                     open_ladders.remove(ladder)
                     self.skipped.append(f"more strengths of {ladder.title}: the budget was spent")
                 else:
                     result = self._try_rung(ladder, ladder.rungs[number], self.plan.probe)
                     search.see(number, result.error is not None or result.leaks(self.request.line))
+
+    @property
+    def _reserve(self) -> float:
+        """The share of the budget that is held back for confirming and pricing a defense, once one holds."""
+        if all(search.high is None for search in self.searches.values()):
+            return 0.0
+        return CONFIRM_SHARE + (UTILITY_SHARE if self.trainings.possible else 0.0)
 
     def _price(self) -> None:
         """Train without and with each defense at the strength where its leakage ends."""
@@ -168,14 +175,13 @@ class Sweep:
     def _choose(self) -> None:
         """Confirm the cheapest defense on the whole sample and against a better informed attacker.
 
-        A strength at which more sentences or more knowledge bring something back gives way to the next one, as long as
-        there is time to try it.
+        A strength at which more of them bring something back gives way to the next one, while there is time to try it.
         """
         failed: set[str] = set()
         while (candidate := self._cheapest(failed)) is not None:
             ladder, number = candidate
             rung = ladder.rungs[number]
-            if rung.name not in self.results and not self.clock.affordable(self._updates(self.plan.probe)):
+            if rung.name not in self.results and not self._affordable(ladder):
                 self.skipped.append(f"stronger {ladder.title}: the budget was spent")
                 failed.add(ladder.name)
             elif self._holds(ladder, rung):
@@ -198,13 +204,14 @@ class Sweep:
     def _holds(self, ladder: Ladder, rung: Rung) -> bool:
         """Return whether a rung stays below the line for as many sentences as can be afforded, and told everything."""
         line, unit = self.request.line, self.request.unit
-        most = int(self.clock.left() / 2 / self.clock.pace) * self.session.executor.slots
+        known = self.results.get(rung.name)
+        pace = known.pace if known and known.sentences else self.clock.pace(self._patience(ladder))
+        most = int(self.clock.left() / 2 / max(pace, 0.01)) * self.session.executor.slots
         updates = max(self._updates(self.plan.probe), min(self._updates(self.plan.sample), most))
         if self._try_rung(ladder, rung, updates * unit).leaks(line):
             return False
-        facts = self.all_facts()
-        probe = self.plan.probe
-        if set(facts) == set(self.request.facts) or not self.clock.affordable(self._updates(probe)):
+        facts, probe = self.subject.can_be_told, self.plan.probe
+        if set(facts) == set(self.request.facts) or not self._affordable(ladder):
             return True
         trial = self._rung_trial(ladder, rung, probe)
         told = replace(trial, axis="knowledge", name=f"{rung.name}, {INFORMED}", facts=facts)
@@ -218,13 +225,13 @@ class Sweep:
 
     def _more_knowledge(self, own: TrialResult) -> None:
         """Attack the setup again with full knowledge, unless the first attack read everything."""
-        facts = self.all_facts()
+        facts = self.subject.can_be_told
         if own.reads_everything or set(facts) == set(self.request.facts) or own.error is not None:
             return
         sentences = min(
             len(own.sentences), max(self.plan.probe, self._updates(self.plan.sample) // 2 * self.request.unit)
         )
-        if not self.clock.affordable(self._updates(sentences)):
+        if not self.clock.affordable(self._updates(sentences), self.plan.patience):
             self.skipped.append("an attacker who is told more: the budget was spent")
             return
         trial = self._own_trial("knowledge", f"{OWN}, {INFORMED}", sentences)
@@ -253,25 +260,15 @@ class Sweep:
     def _rung_trial(self, ladder: Ladder, rung: Rung, sentences: int) -> Trial:
         defenses, send = self.defended(ladder, rung)
         trial = self._own_trial("defense", rung.name, sentences)
-        seconds = self.plan.patience if ladder.patient else self.plan.seconds
-        return replace(
-            trial, defenses=defenses, send=send, ladder=ladder.name, place=rung.place, label=rung.label, seconds=seconds
-        )
+        shown = {"ladder": ladder.name, "place": rung.place, "label": rung.label}
+        return replace(trial, defenses=defenses, send=send, seconds=self._patience(ladder), **shown)
 
     def _try_rung(self, ladder: Ladder, rung: Rung, sentences: int) -> TrialResult:
-        return self.runner.run(self._rung_trial(ladder, rung, sentences))
+        return self.runner.run(self._rung_trial(ladder, rung, sentences), to_the_end=False)
 
     def defended(self, ladder: Ladder, rung: Rung) -> Defended:
         """Return the defenses of a rung together with the user's own, and the number format that is sent."""
-        own = self.request.defenses
-        if rung.defense is None:
-            return own, rung.send
-        return ((rung.defense, *own) if ladder.first else (*own, rung.defense)), None
-
-    def all_facts(self) -> tuple[str, ...]:
-        """Return every fact that an attacker can be told in this setup."""
-        classifier = self.subject.facts["task"] == "classification"
-        return tuple(fact for fact in FACTS if classifier or fact != "labels")
+        return ladder.beside(self.request.defenses, rung)
 
     # --- price and time ----------------------------------------------------------------------------------------------
 
@@ -285,13 +282,16 @@ class Sweep:
         return min(ends, key=lambda pair: self._cost(*pair), default=None)
 
     def _cost(self, ladder: Ladder, number: int) -> tuple[float, int]:
-        utility = self.trainings.found.get(self.defended(ladder, ladder.rungs[number]))
-        if utility is None or not self.trainings.possible:
-            return (0.5, ladder.cheapness)  # between no loss and a certain one
-        loss = -utility["accuracy"] if utility["accuracy"] is not None else utility["perplexity"]
-        baseline = self.trainings.baseline or utility
-        best = -baseline["accuracy"] if baseline["accuracy"] is not None else baseline["perplexity"]
-        return (round(max(0.0, loss - best), 2), ladder.cheapness)
+        loss = self.trainings.loss(self.defended(ladder, ladder.rungs[number]))
+        return (0.5 if loss is None else loss, ladder.cheapness)  # one half: between no loss and a certain one
+
+    def _patience(self, ladder: Ladder) -> float:
+        """Return the seconds for an update under a defense."""
+        return self.plan.patience if ladder.patient else self.plan.seconds
+
+    def _affordable(self, ladder: Ladder, reserve: float = 0.0) -> bool:
+        """Return whether another strength of a defense can be tried."""
+        return self.clock.affordable(self._updates(self.plan.probe), self._patience(ladder), reserve)
 
     def _updates(self, sentences: int) -> int:
         return max(1, sentences // self.request.unit)

@@ -92,6 +92,15 @@ class Trainings:
             )
         return None
 
+    def loss(self, defended: Defended) -> float | None:
+        """Return what a defense costs of accuracy, or adds to perplexity; None if that is not known."""
+        utility = self.found.get(defended)
+        if utility is None or not self.possible:
+            return None
+        name, sign = ("perplexity", 1.0) if utility["accuracy"] is None else ("accuracy", -1.0)
+        best = (self.baseline or utility)[name]
+        return round(max(0.0, sign * (utility[name] - best)), 2)
+
     def skip(self, left: float) -> None:
         """Put down that there is no time for a training."""
         self.too_slow = (

@@ -83,9 +83,13 @@ def recommendation(sweep: Sweep, numbers: Mapping[str, int]) -> dict[str, Any]:
             setting=numbers.get(OWN),
         )
     if sweep.chosen is None:
-        return _advice(
-            "None of the settings that were tried stays below the line.", [_why_none(sweep), *_larger_batches(sweep)]
+        untried = _untried(sweep)
+        sentence = (
+            "None of the settings that were tried stays below the line."
+            if len(untried) < len(sweep.every)
+            else "No defense was tried: the budget was spent on the setup as it is."
         )
+        return _advice(sentence, [_why_none(sweep, untried), *_larger_batches(sweep)])
     rung = sweep.chosen[1]
     result = sweep.results[rung.name]
     confirmed = (
@@ -169,13 +173,20 @@ def _leaking_batches(sweep: Sweep) -> list[str]:
     return [f"But keep the batch size: text comes back from batches of {', '.join(map(str, sorted(sizes)))}."]
 
 
-def _why_none(sweep: Sweep) -> str:
+def _untried(sweep: Sweep) -> list[str]:
+    """Return the defenses of which no strength was tried."""
+    begun = {name for name, search in sweep.searches.items() if search.begun}
+    return [ladder.title for ladder in sweep.every if ladder.name not in begun]
+
+
+def _why_none(sweep: Sweep, untried: Sequence[str]) -> str:
     leaking = [
         ladder.title
         for ladder in sweep.every
         if ladder.name in sweep.searches and sweep.searches[ladder.name].leaks_at_strongest
     ]
     words = f"At their strongest these still leak: {', '.join(leaking)}. " if leaking else ""
+    words += f"Not tried, since the budget was spent: {', '.join(untried)}. " if untried else ""
     return f"{words}Give more time (--budget), or combine defenses and audit them (--defense … --defense …)."
 
 

@@ -18,11 +18,13 @@ import sys
 from collections.abc import Sequence
 
 from gradleak.cli.interrupts import interrupt_code, interrupt_words, terminable
+from gradleak.cli.startup import begin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     # The application is imported here, where an interrupt of the import is already handled.
+    begin()
     with terminable():
         try:
             from gradleak.cli.app import run

@@ -9,11 +9,28 @@ import io
 import os
 import sys
 import threading
+import time
 
 from gradleak.errors import GradleakError
 
 SILENCE = 0.5
 """Seconds without output after which a line says that the command is at work."""
+
+
+class _Command:
+    """When the command began, by `time.perf_counter`."""
+
+    began = time.perf_counter()
+
+
+def begin() -> None:
+    """Put down that a command begins."""
+    _Command.began = time.perf_counter()
+
+
+def when_begun() -> float:
+    """Return when the command began, by `time.perf_counter`: before torch and all else was imported."""
+    return _Command.began
 
 
 class _Notice:

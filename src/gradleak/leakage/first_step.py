@@ -24,8 +24,8 @@ SATURATED, BOUND = 1.5, 3.0
 """Of a gradient with 1 − u below so many times its resolution only a lower bound is known; the gradient itself is
 taken to lie within this many times the bound."""
 
-STEP_SIZE = 0.02
-"""Steps of Adam have a median above this, in units of the learning rate."""
+EVEN = 0.1
+"""In steps of Adam the median is above this fraction of the largest entry; gradients have longer tails."""
 
 RESOLVED = 3.0
 """Sizes are read if 1 − u is at least this many times its resolution, in the median."""
@@ -71,9 +71,10 @@ def gradient_of_first_step(
 
 
 def are_steps(gradient: Mapping[str, Tensor]) -> bool:
-    """Return whether entries are steps of Adam in units of the learning rate; gradients are far smaller."""
-    matrices = [tensor for tensor in gradient.values() if tensor.ndim > 1]
-    return bool(matrices) and sorted(float(tensor.abs().median()) for tensor in matrices)[-1] > STEP_SIZE
+    """Return whether entries are steps of Adam, and no gradients: all of about the same size."""
+    sizes = [tensor.abs() for tensor in gradient.values() if tensor.ndim > 1]
+    even = sorted(float(size.median() / size.max().clamp(min=1e-30)) for size in sizes)
+    return bool(even) and even[len(even) // 2] > EVEN
 
 
 def as_first_step(gradient: Mapping[str, Tensor], training: FedAvg | None) -> dict[str, Tensor]:

@@ -18,6 +18,10 @@ ACCEPTED = 1e-4
 """A mask is correct if it leaves less than this fraction of ‖x ⊙ m‖ outside: correct ones leave 1e-6, wrong ones
 1e-1."""
 
+ROUNDED = 1.5
+"""Of a rounded row space correct masks leave this many times its error outside at most; those of words that resemble
+one of the batch twice the error and more."""
+
 STEPS = 80
 """Iterations of the solver in each round."""
 
@@ -53,7 +57,7 @@ class DecodedMasks:
 
 def mask_tolerance(space: Subspace) -> float:
     """Return the fraction of ‖x ⊙ m‖ that a correct mask may leave outside, given the rounding of a row space."""
-    return max(ACCEPTED, 3 * space.error)
+    return max(ACCEPTED, ROUNDED * space.error)
 
 
 def decode_masks(vectors: Tensor, space: Subspace, *, rounds: int = 1, erased: Tensor | None = None) -> DecodedMasks:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Deadline, FedAvg, Protocol
-from gradleak.leakage.first_step import first_step_deviation
+from gradleak.leakage.first_step import are_steps, first_step_deviation
 from gradleak.leakage.low_rank import fit_low_rank
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.recompute import random_texts
@@ -68,7 +68,7 @@ def restore(
         for group in groups
         if all(part.weight in gradient and isinstance(part.rows, slice) for part in group)
     ]
-    if training.optimizer != "sgd" and training.steps != 1:
+    if training.optimizer != "sgd" and are_steps(gradient):
         return Restoration(_with_usual_columns(target, gradient, whole), {})
     found, floors = dict(gradient), {}
     for group in whole:

@@ -112,6 +112,16 @@ def test_a_first_round_is_refused_with_what_is_missing() -> None:
         read(target, BATCH[:1])
 
 
+def test_the_first_layer_alone_is_refused_with_what_is_missing() -> None:
+    target = encoder()
+    update = Client(target).update(BATCH[:1], [0])
+    first = {name: tensor for name, tensor in update.tensors.items() if "layer.0." in name}
+    assert 0 < len(first) < len(update.tensors)
+    zeroed = {name: first.get(name, torch.zeros_like(tensor)) for name, tensor in update.tensors.items()}
+    with pytest.raises(GradleakError, match=r"needs the gradient of an adapter on a later layer of .*, too"):
+        find_attack("forest")()(target, update.with_tensors(zeroed), Knowledge())
+
+
 def test_an_encoder_without_adapters_is_refused() -> None:
     with pytest.raises(
         GradleakError, match=r"reads decoders, and encoders' adapters; .* is neither: try sieve or auto"

@@ -53,6 +53,11 @@ class Forest(Attack):
                 f"{self.name} needs the gradient of A of an adapter on the first layer's query, key or value of "
                 f"{target.name}, in a round after the first"
             )
+        if encoder and len(sites) < 2:
+            raise GradleakError(
+                f"{self.name} needs the gradient of an adapter on a later layer of {target.name}, too: the first "
+                "layer's shows the tokens of all sentences together"
+            )
         if not any(site.tokenwise for site in sites):
             raise GradleakError(
                 f"{self.name} needs the gradient of a map that reads the first layer's input, or of an adapter on one "

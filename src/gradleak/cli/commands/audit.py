@@ -14,6 +14,7 @@ from gradleak.cli.options.scenario import ClientChoice, ModelChoice
 from gradleak.cli.options.shared import Quiet, Seed
 from gradleak.cli.output.audit_board import AuditBoard
 from gradleak.cli.output.screen import Screen
+from gradleak.cli.startup import when_begun
 from gradleak.errors import GradleakError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def audit(
                 AuditOutput(output, command, reveal, gate),
                 study_executor(workers, ray, request.device),
                 AuditWatch(planned, board.trial, board.see),
+                began=when_begun(),
             )
         except KeyboardInterrupt:
             screen.line("interrupted: what has finished is kept; the same command continues", "yellow")

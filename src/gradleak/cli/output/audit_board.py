@@ -9,6 +9,7 @@ from gradleak.cli.output.live import clock
 from gradleak.cli.output.screen import Screen
 from gradleak.cli.output.study_board import LiveBoard
 from gradleak.cli.output.wording import plural
+from gradleak.cli.startup import when_begun
 from gradleak.printable import in_one_line
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ class AuditBoard:
         self._budget = budget
         self._reveal = reveal
         self._shown = False
-        self._started = time.monotonic()
         self._bars = LiveBoard(Screen(quiet=True), screen.console) if screen.rich and not screen.quiet else None
 
     def __enter__(self) -> AuditBoard:
@@ -57,7 +57,7 @@ class AuditBoard:
         """Print the result of a setting."""
         if result is None:
             return
-        elapsed = time.monotonic() - self._started
+        elapsed = time.perf_counter() - when_begun()
         left = f"about {clock(max(0.0, self._budget - elapsed))} of the budget left"
         self._screen.line(f"{trial.name}: {_found(result)}  ({left})")
 

@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from gradleak.cli.startup import something_is_printed
 from gradleak.printable import visible
 
 
@@ -29,6 +30,7 @@ class SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, cleaned."""
+        something_is_printed()  # not when the console is made: much may be imported before the first line
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -35,7 +35,6 @@ class Screen:
     def __init__(self, quiet: bool = False, json_file: Path | None = None) -> None:
         from gradleak.cli.output.safe_console import SafeConsole
 
-        something_is_printed()
         self._stream = sys.stderr if json_file == STDOUT else sys.stdout
         # No escape codes in a pipe, even if FORCE_COLOR is set.
         terminal = self._stream.isatty()
@@ -60,6 +59,7 @@ class Screen:
 
     def data(self, text: str) -> None:
         """Print data for other programs as it is, even if quiet; its control characters are shown as symbols, too."""
+        something_is_printed()
         self._stream.write(visible(text, lines=True))
 
     def facts(self, rows: Sequence[tuple[str, str | Text]]) -> None:

@@ -148,11 +148,11 @@ def check_rows(rows: Iterable[tuple[Any, ...]], shapes: tuple[Shape, ...], path:
                 raise GradleakError(f"{path} is damaged: its {what} hold {quoted(repr(value))}; restore it from a copy")
 
 
-def read_object(text: object, path: Path, what: str) -> dict[str, Any]:
+def read_object(text: object, path: Path, what: str, shape: Shape = dict) -> dict[str, Any]:
     """Return the object in a JSON text of the file.
 
     Raises:
-        GradleakError: if there is none; `what` says what it describes.
+        GradleakError: if there is none, or one of another shape; `what` says what it describes.
     """
     try:
         content = json.loads(text) if isinstance(text, str) else None
@@ -160,6 +160,8 @@ def read_object(text: object, path: Path, what: str) -> dict[str, Any]:
         content = None
     if not isinstance(content, dict) or any(abs(number) > LARGEST_WHOLE for number in numbers_in(content)):
         raise GradleakError(f"{path} is damaged: {what} is described by {quoted(repr(text)[:100])}, no JSON object")
+    if not _fits(content, shape):
+        raise GradleakError(f"{path} is damaged: {what} lacks something, or is of a wrong type")
     return content
 
 

@@ -22,7 +22,7 @@ INEXACT = "adapters of encoders are read from one float32 gradient alone: this o
 
 def can_read_encoder(target: Target, sites: Sequence[InputSite]) -> bool:
     """Return whether an update's sites begin with the gradients of A of adapters on the first layer's maps."""
-    if len(sites) < 2 or not sites[0].tokenwise or sites[0].reduction is not None:
+    if not sites or not sites[0].tokenwise or sites[0].reduction is not None:
         return False
     return sites[0].path in {projection.module for projection in first_layer_inputs(target).maps}
 
