@@ -43,7 +43,8 @@ class InnerEnds:
         self._sites: list[InputSite] = []
         self._coefficients: list[Tensor] = []
         for place, number in enumerate(forest.sites):
-            kept, rows = [], []
+            kept: list[MapRows] = []
+            rows: list[int] = []
             start = 0
             for part in sites[number].maps:
                 if predicts_alone(target, part):
