@@ -13,6 +13,7 @@ import torch
 
 from gradleak.attacks.forest.prefix_inputs import Prefix
 from gradleak.exchange import Deadline
+from gradleak.leakage.proof import WHOLE
 from gradleak.targets import Target
 
 SURE = 0.5
@@ -42,7 +43,7 @@ def with_likely_ends(
     best, least = list(texts), distance(list(texts))
     for place in range(len(best)):
         for token in _expected(target, best[place], ends_read=ends_read):
-            if deadline.passed:
+            if deadline.passed or least < WHOLE:
                 return best
             tried = [*best[:place], (*texts[place], token), *best[place + 1 :]]
             found = distance(tried)

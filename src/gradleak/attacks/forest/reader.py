@@ -98,7 +98,7 @@ class ForestReader:
         reading = self._texts(forest)
         explained = forest.explained if self.noise.exact else reading.left < ROUNDED
         reading.notes.insert(0, capacity.line(len(forest.prefixes) if explained else len(tokens)))
-        if not explained:
+        if not explained and not reading.proof.verified:
             reading.notes.append(
                 f"the prefixes found leave {100 * max(forest.left, default=1.0):.2g} % of a layer's rows unexplained"
             )
