@@ -76,7 +76,7 @@ def last_token(
 
 def _nearest(target: Target, sites: Sequence[InputSite], prefix: Prefix, observed: Tensor) -> tuple[int, float]:
     """Return the token whose coefficients `[equations]` at these sites are nearest to those observed."""
-    hidden, leaves = _traced(target, sites, prefix)
+    hidden, leaves = traced(target, sites, prefix)
     width = hidden.shape[0]
     slopes = torch.autograd.grad(
         hidden, leaves, torch.eye(width, device=hidden.device, dtype=hidden.dtype), is_grads_batched=True
@@ -84,9 +84,7 @@ def _nearest(target: Target, sites: Sequence[InputSite], prefix: Prefix, observe
     maps = [part for site in sites for part in site.maps]
     columns = []
     for part, slope in zip(maps, slopes, strict=True):
-        own = slope.reshape(width, -1)[:, part.slots].double()
-        own = own if part.outputs is None else own @ part.outputs.to(own).T
-        columns.append(own / part.rows.double().norm())
+        columns.append(part.coefficients_of(slope.reshape(width, -1)))
     effect = torch.cat(columns, dim=1)  # [width, equations]
     head: Any = target.model.get_submodule(target.classifier)
     table = head.weight.detach()
@@ -104,7 +102,7 @@ def _nearest(target: Target, sites: Sequence[InputSite], prefix: Prefix, observe
     return int(near[best]), float((1 - exact[best].square()).clamp(min=0).sqrt())
 
 
-def _traced(target: Target, sites: Sequence[InputSite], prefix: Prefix) -> tuple[Tensor, list[Tensor]]:
+def traced(target: Target, sites: Sequence[InputSite], prefix: Prefix) -> tuple[Tensor, list[Tensor]]:
     """Return the last hidden state of a prefix `[width]`, differentiable by zeros added to the maps' outputs."""
     from transformers import DynamicCache
 

@@ -18,6 +18,7 @@ from gradleak.attacks.forest.growth import (
     grow_by_pursuit,
     whole_sites,
 )
+from gradleak.attacks.forest.inner_ends import InnerEnds
 from gradleak.attacks.forest.judge import UpdateJudge
 from gradleak.attacks.forest.last_tokens import trailing_sites, with_last_tokens
 from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
@@ -97,7 +98,7 @@ class ForestReader:
         reading = self._texts(forest)
         explained = forest.explained if self.noise.exact else reading.left < ROUNDED
         reading.notes.insert(0, capacity.line(len(forest.prefixes) if explained else len(tokens)))
-        if not explained:
+        if not explained and not reading.proof.verified:
             reading.notes.append(
                 f"the prefixes found leave {100 * max(forest.left, default=1.0):.2g} % of a layer's rows unexplained"
             )
@@ -266,7 +267,19 @@ class ForestReader:
             return ForestReading(notes=["no text found"])
         if self.target.task == "causal-lm":
             texts = with_last_tokens(self.target, self.sites, forest)
-        return self._prover().reading_of(texts)
+        prover = self._prover()
+        reading = prover.reading_of(texts)
+        if reading.proof.verified or self.target.task != "causal-lm" or not self._may_lack_ends(forest):
+            return reading
+        inner = InnerEnds(self.target, self.sites, forest).texts(texts, self.deadline)
+        likely = prover.likely_ended([*texts, *inner], ends_read=bool(trailing_sites(self.sites)))
+        tried = [reading, *(prover.reading_of(own) for own in ([*texts, *inner], likely) if own != texts)]
+        return min(tried, key=lambda one: (not one.proof.verified, one.left))
+
+    def _may_lack_ends(self, forest: SolvedForest) -> bool:
+        """Whether the prefixes are right as far as can be told, so that nothing but ends of texts may be missing."""
+        fewer = len(forest.prefixes) < self.sites[self.first[0]].width - 1  # as many as dimensions explain anything
+        return self.noise.exact and fewer and (forest.explained or not forest.sites)
 
     def _prover(self) -> TextProver:
         return TextProver(self.target, self.gradient, self.protocol, self.noise.exact, self.deadline)

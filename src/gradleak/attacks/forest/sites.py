@@ -38,6 +38,16 @@ class MapRows:
     slots: slice | list[int] = field(default_factory=lambda: slice(None))
     reduction: Tensor | None = None
 
+    def coefficients_of(self, gradients: Tensor) -> Tensor:
+        """Return the coefficients in the rows, scaled to unit norm, that gradients of the module's outputs make.
+
+        Args:
+            gradients: of all outputs `[n, outputs]`.
+        """
+        own = gradients[:, self.slots].double()
+        own = own if self.outputs is None else own @ self.outputs.to(own).T
+        return own / self.rows.double().norm()
+
 
 @dataclass(frozen=True)
 class InputSite:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from gradleak.attacks.forest.likely_ends import with_likely_ends
 from gradleak.attacks.forest.prefix_inputs import Prefix
 from gradleak.attacks.forest.reading import ForestReading
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.labels import labels_from_classifier
-from gradleak.leakage.proof import Proof, prove_by_whole_gradient
+from gradleak.leakage.proof import Proof, prove_by_whole_gradient, relative_difference
+from gradleak.leakage.recompute import batch_gradient
+from gradleak.matching import vanishing_parameters
 from gradleak.targets import Target
 
 ROUNDED = 0.05
@@ -53,6 +57,17 @@ class TextProver:
             )
         settled = proof.verified or (not self.exact and left < ROUNDED)
         return ForestReading(texts, labels, left, notes, proof, settled)
+
+    def likely_ended(self, texts: list[Prefix], *, ends_read: bool) -> list[Prefix]:
+        """Return texts of one exact gradient with last tokens that left no trace of their own."""
+        names = [name for name in self.gradient if name not in vanishing_parameters(self.target)]
+
+        def distance(tried: list[Prefix]) -> float:
+            if min(map(len, tried)) < self.target.min_length:
+                return math.inf
+            return relative_difference(self.gradient, batch_gradient(self.target, tried, None, names))[0]
+
+        return with_likely_ends(self.target, texts, distance, self.deadline, ends_read=ends_read)
 
     def _proof(self, texts: list[Prefix], labels: list[int] | None) -> Proof:
         return prove_by_whole_gradient(self.target, self.gradient, texts, labels, self.protocol, self.deadline)
