@@ -191,7 +191,7 @@ def test_lengths_that_are_not_told_are_found_with_the_words() -> None:
     update = capture(target, texts)
     longest = max(target.encode(texts).lengths)
     known = Knowledge(labels=[0, 1], batch_size=2, longest=longest, dropout=0.0)
-    attack = Grab(**SMALL | {"permutations": 1, "passes": 2, "beams": 3})
+    attack = Grab(**SMALL | {"permutations": 2, "passes": 3, "beams": 4})
     victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(0))]
     cohort = attack.cohort(target, victims, Reporter())
     words = target.encode(["my father lost all his money", "he ran ran he ran he"]).ids[None, None]

@@ -147,7 +147,7 @@ def test_words_are_put_in_order_once_when_a_round_has_not_changed_them(
     assert [target.decode(ids) for ids in found.token_ids] == texts
 
 
-@pytest.mark.parametrize(("early", "steps"), [(False, 30), (True, 20)])
+@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 20)])
 def test_who_is_solved_by_an_early_order_takes_no_more_steps(
     early: bool, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +157,7 @@ def test_who_is_solved_by_an_early_order_takes_no_more_steps(
     words = target.embed(target.encode(["his money lost all my father"]).ids[None, None])
     monkeypatch.setattr(lamp, "best_permutation", lambda cohort, _: replace(cohort.guess, embeddings=words))
     few = {**SMALL, "starts": 2, "permutations": 2}
-    settings = {**few, "steps": 30, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
+    settings = {**few, "steps": 50, "lr": 1e-6, "alpha_lm": 0.0, "discrete": "none", "order_early": early}
     result = Lamp(**settings)(target, update, known)
     assert result.texts == (text,)
     assert result.history[-1].step == steps
@@ -176,16 +176,16 @@ def test_who_keeps_to_wrong_words_takes_no_more_steps(early: bool, steps: int, m
     assert result.history[-1].step == steps
 
 
-@pytest.mark.parametrize(("early", "steps"), [(False, 20), (True, 10)])
+@pytest.mark.parametrize(("early", "steps"), [(False, 50), (True, 10)])
 def test_who_arrives_early_does_not_wait_for_others(early: bool, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = small_target("bert")
     update, known = capture(target, TEXTS[:1])
-    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(seed)) for seed in range(3)]
+    victims = [Victim(update.gradient(), known, torch.Generator().manual_seed(seed)) for seed in range(5)]
     monkeypatch.setattr(Cohort, "solved", lambda self: [number == 0 for number in self.numbers])
     few = {**SMALL, "starts": 2, "permutations": 2, "moves": 2, "polish": 1}
-    attack = Lamp(**{**few, "steps": 20, "alpha_lm": 0.0, "order_early": early})
+    attack = Lamp(**{**few, "steps": 50, "alpha_lm": 0.0, "order_early": early})
     found = attack.run(target, victims, Reporter())
-    assert [finding.history[-1].step for finding in found] == [steps, 20, 20]
+    assert [finding.history[-1].step for finding in found] == [steps, 50, 50, 50, 50]
 
 
 @pytest.mark.parametrize(("family", "task"), [("bert", "classification"), ("gpt2", "causal-lm")])
