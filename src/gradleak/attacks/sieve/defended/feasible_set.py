@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradleak.exchange import Deadline, FedAvg, Protocol
+from gradleak.leakage.first_step import are_steps
 from gradleak.leakage.noise_floor import whiten
 from gradleak.leakage.perturbation import MAPS_PRUNED, looks_rounded
 from gradleak.targets import Target
@@ -146,6 +147,8 @@ def count_sentences(
     training = protocol.training if protocol is not None else None
     if training is not None and training.optimizer != "sgd" and training.steps != 1:
         return _count_behind_steps(matrix, training, protocol.clients if protocol else 1, deadline)
+    if training is not None and are_steps(gradient):  # rounding hides what is not the sign
+        return _count_by_rank(parts[-1].weight_in(gradient).sign(), deadline)
     sent = FeasibleSet([matrix])
     if sent.complete or (looks_rounded(target, gradient) and not sent.signs_only):
         return whiten(matrix).rank or None
