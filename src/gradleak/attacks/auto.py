@@ -21,7 +21,7 @@ from gradleak.targets import Target
 NEAREST, NEAREST_ROUNDED = 1e-7, 1e-5
 """Cosine distances below which no words can be nearer: rounding of float32, and of bfloat16."""
 
-SIEVE_SHARE, SHARE = 0.8, 0.6
+SIEVE_SHARE, SHARE = 0.9, 0.6
 """Fractions of the remaining time that an attack may take while others wait: one that reads, and one that searches."""
 
 READERS = ("forest", "sieve")
