@@ -47,6 +47,19 @@ def test_a_batch_of_more_tokens_than_rows_is_read() -> None:
     assert found.verified
 
 
+@pytest.mark.parametrize("texts", [BATCH, [BATCH[0], "the big dog ran on the mat", "the big cat sat"]])
+def test_rows_that_lack_a_direction_are_not_taken_for_a_whole_row_space(texts: list[str]) -> None:
+    """A column of B that is zero leaves a row of A without a gradient: a rank below the rows, and no fewer tokens."""
+    pytest.importorskip("peft")
+    target = decoder(lora="r=4,targets=q_proj+v_proj,rounds=2")
+    with torch.no_grad():
+        for module in target.adapters:
+            target.parameters[module.b][:, 0] = 0
+    found = read(target, texts)
+    assert sorted(found.texts) == sorted(texts)
+    assert found.verified
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
 @pytest.mark.parametrize("task", ["causal-lm", "classification"])
 def test_full_updates_of_decoders_are_read(family: str, task: Any) -> None:

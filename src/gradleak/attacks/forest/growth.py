@@ -50,7 +50,7 @@ TokensAt = Callable[[int], Tensor]
 
 
 def whole_sites(
-    sites: Sequence[InputSite], deep: Sequence[int], residual_of: Callable[[int], Residual]
+    sites: Sequence[InputSite], deep: Sequence[int], residual_of: Callable[[int], Residual], least: int = 0
 ) -> dict[int, Residual]:
     """Return the first deeper sites that show their whole row space, widest inputs first.
 
@@ -61,12 +61,14 @@ def whole_sites(
         sites: all sites.
         deep: indices of the deeper ones.
         residual_of: makes the rows of a site.
+        least: how many prefixes there are at least. An adapter's few rows may lack a direction because it is weak, not
+            because they are more than the prefixes: with a lower rank than this they do not show them all.
     """
     whole: dict[int, Residual] = {}
     widest = sorted(deep, key=lambda number: -sites[number].width)
     for examined, number in enumerate(widest, start=1):
         residual = residual_of(number)
-        if not residual.full:
+        if not residual.full and residual.rank >= least:
             whole[number] = residual
         if len(whole) == MOST or (examined == 2 * ENOUGH and not whole):
             break

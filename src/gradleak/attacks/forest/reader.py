@@ -38,6 +38,9 @@ from gradleak.targets import Target
 COMPLETE = 3e-4
 """Prefixes that were tested one by one are complete if they leave less than this fraction of every site's rows."""
 
+MISSED = 0.05
+"""Prefixes of adapters that were tested one by one and leave more than this are dropped, and picked anew."""
+
 MOST_CANDIDATES = 20_000
 """Prefixes that are missing are not looked for among more candidates than this."""
 
@@ -157,7 +160,9 @@ class ForestReader:
     # --- prefixes ----------------------------------------------------------------------------------------------
 
     def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
-        whole = whole_sites(self.sites, self.deep, self._residual) if self.noise.exact else {}
+        adapted = self.target.adapter is not None
+        least = len(tokens) if adapted else 0  # a token of a full update may be too weak for deeper layers' ranks
+        whole = whole_sites(self.sites, self.deep, self._residual, least) if self.noise.exact else {}
         if len(whole) >= min(ENOUGH, len(self.deep)):
             chosen = list(whole)
             found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
@@ -165,6 +170,8 @@ class ForestReader:
             sites = sorted({*chosen, *trailing_sites(self.sites)})
             sites = [number for number in sites if self.sites[number].reduction is None]
             forest = self._selected(prefixes, {number: self._residual(number) for number in sites})
+            if adapted and max(forest.left, default=1.0) > MISSED and not self.deadline.passed:
+                return self._pursued(tokens)  # the sites were not whole: what lies in their rows does so by chance
             if not prefixes or not sites or max(forest.left) < COMPLETE or self.deadline.passed:
                 return forest
             return self._pursued(tokens, forest.prefixes)
