@@ -19,6 +19,10 @@ LARGEST_RANK = 2**16
 """Of a LoRA adapter."""
 MOST_UNITS = 2**20
 """Of a layer of an inverter or a generator."""
+LARGEST_IMAGE = 4_096
+"""Pixels of an image's height and width."""
+LARGEST_IMAGE_SET = 2**33
+"""Bytes of an array of images."""
 LARGEST_WHOLE = 10**12
 """Of any other whole number."""
 LARGEST_NUMBER = 1e30
