@@ -54,7 +54,8 @@ def report(source: Source, output: Page = None, reveal: Reveal = False, quiet: Q
     with refused_as(f"{source} is damaged and cannot be drawn", TemplateError):
         record = _record(source, reveal)
         page, sentence = draw(record), str(record["verdict"]["sentence"])
-        if record["kind"] == "rounds":
+        if record["kind"] == "rounds" and source.name != AUDIT_FILE:
+            _check_rounds(folder / AUDIT_FILE)
             write_record(folder / AUDIT_FILE, record)
         write_private(path, page)
     Screen(quiet, path).line(f"{sentence}\n{path}")
@@ -93,6 +94,14 @@ def without_words(record: Record) -> Record:
     hidden = ("reference", "read")
     sentences = [{key: value for key, value in each.items() if key not in hidden} for each in record["sentences"]]
     return {**record, "revealed": False, "sentences": sentences}
+
+
+def _check_rounds(path: Path) -> None:
+    """Refuse to replace a record that is not of rounds: an audit's own, or what others have written."""
+    from gradleak.reports.record import read_record
+
+    if path.exists() and read_record(path)["kind"] != "rounds":
+        raise GradleakError(f"{path} is the record of another audit and is not overwritten; move one of them")
 
 
 def _check_ours(path: Path) -> None:
