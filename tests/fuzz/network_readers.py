@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
+import zipfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from mutation import mutated_card, mutated_safetensors
+from mutation import mutated, mutated_card, mutated_safetensors
 from PIL import Image
 from reader import Reader, small
 from safetensors.torch import save_file
@@ -54,6 +56,19 @@ def write_arrays(folder: Path) -> list[bytes]:
         write(file, test=pixels, test_labels=np.array([0, 1]))  # type: ignore[operator]
         contents.append(file.getvalue())
     return contents
+
+
+def mutated_arrays(content: bytes, chance: random.Random) -> bytes:
+    """Mutate the bytes of the archive, or an array in it with a check sum that fits."""
+    if chance.random() < 0.4:
+        return mutated(content, chance)
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w") as new:
+        for name in old.namelist():
+            array = old.read(name)
+            head = mutated(array[:128], chance) if chance.random() < 0.5 else array[:128]
+            new.writestr(name, head + array[128:])
+    return file.getvalue()
 
 
 def read_arrays(path: Path) -> None:
@@ -141,12 +156,12 @@ def write_weights(folder: Path) -> list[bytes]:
 
 
 def read_weights(path: Path) -> None:
-    Update.from_weights(path.with_name("before.safetensors"), path, "steps=1,lr=0.1", target=small())
+    Update.from_weights(path.with_name("before.safetensors"), path, protocol="steps=1,lr=0.1", target=small())
     Update.from_gradients(path, target=small())
 
 
 NETWORK_READERS = (
-    Reader("image arrays", "images.npz", write_arrays, read_arrays),
+    Reader("image arrays", "images.npz", write_arrays, read_arrays, mutated_arrays),
     Reader("picture", "pictures/one.png", write_pictures, read_picture),
     Reader("image inverter", "image-inverter.safetensors", write_image_inverters, read_image_inverter, mutated_card),
     Reader("generator", "generator.safetensors", write_generators, read_generator, mutated_card),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
+import zlib
 from pathlib import Path
 
 from mutation import mutated_json
@@ -28,14 +31,16 @@ def write_records(folder: Path) -> list[bytes]:
 
 
 def draw_page(path: Path) -> None:
-    """Draw the page of a file, with and without words, as `gradleak report` does."""
+    """Draw the page of a file as `gradleak report` does, for every other content with the words."""
     page = path.parent / "page.html"
-    codes = [main(["report", str(path), "-o", str(page), "-q", *words]) for words in ([], ["--reveal"])]
+    words = ["--reveal"] if zlib.crc32(path.read_bytes()) % 2 else []
+    with contextlib.redirect_stderr(io.StringIO()):
+        code = main(["report", str(path), "-o", str(page), "-q", *words])
     for other in (page, path.parent / "audit.json"):
         if other != path:
             other.unlink(missing_ok=True)
-    assert set(codes) <= {0, 2}, f"exit codes {codes}"
-    if codes[0]:
+    assert code in (0, 2), f"exit code {code}"
+    if code:
         raise GradleakError("refused")
 
 
