@@ -64,7 +64,7 @@ def test_what_is_no_archive_is_one_line_and_a_pipe_is_not_read(tmp_path: Path) -
 def test_a_picture_that_is_cut_off_or_too_large_is_refused(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(PIXELS[0]).save(file, format="png")
-    (tmp_path / "a.png").write_bytes(file.getvalue()[:-20])
+    (tmp_path / "a.png").write_bytes(file.getvalue()[:45])
     with pytest.raises(GradleakError, match="cannot be read as an image"):
         load_images(str(tmp_path))
     Image.new("RGB", (5_000, 1)).save(tmp_path / "a.png")

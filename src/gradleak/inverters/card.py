@@ -59,6 +59,8 @@ class Card(InverterSettings):
         origin = values["origin"]
         lora = None if origin.get("lora") is None else Lora(**origin["lora"])
         values["origin"] = Origin(**origin | {"lora": lora})
+        if not all(isinstance(origin[name], str) for name in ("name", "fingerprint")):
+            raise ValueError("the card names no model")
         for name in ("parameters", "defenses", "hidden"):
             values[name] = tuple(values[name])
         return cls(**{field.name: values[field.name] for field in fields(cls)})
