@@ -19,6 +19,10 @@ LARGEST_RANK = 2**16
 """Of a LoRA adapter."""
 MOST_UNITS = 2**20
 """Of a layer of an inverter or a generator."""
+LARGEST_IMAGE = 4_096
+"""Pixels of an image's height and width."""
+LARGEST_IMAGE_SET = 2**33
+"""Bytes of an array of images."""
 LARGEST_WHOLE = 10**12
 """Of any other whole number."""
 LARGEST_NUMBER = 1e30
@@ -29,6 +33,10 @@ LARGEST_ENTRY = 1e12
 """Of an update's gradient: sums of squares over a whole model are finite in float32."""
 LARGEST_OF_CONFIG = 2**31
 """Of a whole number in a model's configuration, such as its vocabulary or its context."""
+MOST_LAYERS = 1_024
+"""Of a model: each is built before a single weight is read."""
+WEIGHTS_PER_BYTE, NEW_WEIGHTS = 8, 2**25
+"""Of a model's files: at most so many weights in a byte, and so many that are in no file, such as a new classifier."""
 LONGEST_NAME = 4_096
 """Characters of a name or path."""
 MOST_CELLS = 1_000_000

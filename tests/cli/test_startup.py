@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import subprocess
@@ -42,6 +43,28 @@ def test_a_terminal_sees_the_line_before_torch_is_there(tmp_path: Path, monkeypa
     process.wait(60)
     os.close(terminal)
     assert first.startswith("gradleak: loading …")
+
+
+def test_the_line_comes_before_torch_whose_import_stops_all_threads(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "heavy_library.py").write_text("import sys\nprint('imported', file=sys.stderr)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(startup, "HEAVY", "heavy_library")
+    monkeypatch.setattr(startup, "SILENCE", 60.0)
+    finders = list(sys.meta_path)
+    startup.announce("loading …")
+    importlib.import_module("heavy_library")
+    assert capsys.readouterr().err == "loading …\nimported\n"
+    assert sys.meta_path == finders
+
+
+def test_no_line_is_due_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    finders = list(sys.meta_path)
+    startup.announce("loading …")
+    startup.something_is_printed()
+    assert sys.meta_path == finders
+    assert capsys.readouterr().err == ""
 
 
 def test_a_screen_that_has_printed_nothing_keeps_the_line_that_is_due(

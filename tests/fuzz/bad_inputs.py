@@ -1,6 +1,6 @@
-"""Try a thousand bad inputs, and count tracebacks, raw control characters and files that changed; used by a slow test.
+"""Try bad inputs, and count tracebacks, raw control characters and files that changed; used by a slow test.
 
-    python tests/fuzz/bad_inputs.py [--count 1000] [--verbose]
+    python tests/fuzz/bad_inputs.py [--count 1000] [--verbose]      all of them by default
 
 Every input is a command line that must be refused: options with odd values, and files that are broken in a known way.
 """
@@ -23,8 +23,14 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from mutation import mutated, mutated_safetensors
+from mutation import mutated, mutated_json, mutated_safetensors
+from network_readers import (
+    write_arrays,
+    write_pictures,
+    write_weights,
+)
 from readers import mutated_database, nothing_runs, small, write_databases, write_updates
+from result_readers import write_records, write_rounds
 from safetensors.torch import save_file
 
 from gradleak.cli import main as gradleak
@@ -52,11 +58,20 @@ TEXT = "the cat sat on the mat"
 OPTIONS = {  # options that take a value: every odd one must be refused, or mean something
     "attack": "attack preset set budget know model num-labels task model-seed lora adapter device embeddings fedavg "
     "precision send clients defense seed take batch-size labels text-column label-column json",
-    "capture": "output before after seed dataset fedavg model",
+    "capture": "output before after seed dataset fedavg model lora adapter precision send clients defense take json",
+    "audit": "data take batch-size labels text-column attack set know budget model num-labels task lora adapter device "
+    "embeddings fedavg precision send clients defense seed output fail-above workers ray",
+    "report": "output",
+    "images attack": "dataset take batch-size labels attack preset set know budget model num-labels size model-seed "
+    "device defense send seed picture json",
+    "images train-inverter": "output auxiliary count model num-labels size model-seed defense send set limit seed json",
+    "images train-generator": "output auxiliary count steps limit device seed",
+    "demo": "text seed json",
     "list": "json",
     "study run": "output workers target device",
     "study show": "format by plot kind json",
-    "invert train": "text other beta size held-out tokens hidden lr share",
+    "invert train": "text other beta size held-out tokens hidden lr share shortest batch-size reduction output-layer "
+    "batch epochs patience chunk defense output json",
 }
 BASES = {
     "attack": [TEXT],
@@ -65,7 +80,15 @@ BASES = {
     "study run": ["quick"],
     "study show": ["sound.db"],
     "invert train": ["--text", "cola", "-o", "inverter"],
+    "audit": ["--data", "cola", "--take", "0:4", "-o", "audit"],
+    "report": ["sound.jsonl", "-o", "page.html"],
+    "images attack": ["--take", "0:2"],
+    "images train-inverter": ["--auxiliary", "cifar10-sample", "-o", "inverters"],
+    "images train-generator": ["--auxiliary", "cifar10-sample", "-o", "generator.safetensors"],
+    "demo": [],
 }
+FILES = 787
+"""How many inputs `file_inputs` has, roughly."""
 SETTINGS = ["steps", "lr", "tokens", "beams", "seed", "prior", "inverter", "distance", "init", "budget"]
 
 
@@ -85,6 +108,9 @@ def file_inputs(folder: Path) -> Iterator[list[str]]:
     yield from _studies(folder)
     yield from _databases(folder)
     yield from _models(folder)
+    yield from _records(folder)
+    yield from _checkpoints(folder)
+    yield from _images(folder)
 
 
 def _updates(folder: Path) -> Iterator[list[str]]:
@@ -171,6 +197,42 @@ def _models(folder: Path) -> Iterator[list[str]]:
         yield ["attack", TEXT, "--adapter", place.name]
 
 
+def _records(folder: Path) -> Iterator[list[str]]:
+    chance = random.Random(4)
+    for name, write in (("rounds.jsonl", write_rounds), ("audit.json", write_records)):
+        examples = write(folder)
+        contents = [b"", b"{}", b"[]", b"[" * 50_000, b"\xff", b'{"gradleak": "rounds", "schema": 1}']
+        contents += [
+            b'{"gradleak": "record", "schema": 1, "kind": "%s"}' % kind for kind in (b"audit", b"study", EVIL.encode())
+        ]
+        for content in contents + [mutated_json(chance.choice(examples), chance) for _ in range(40)]:
+            (folder / name).write_bytes(content)
+            yield ["report", name, "-o", "page.html", *chance.choice([[], ["--reveal"]])]
+
+
+def _checkpoints(folder: Path) -> Iterator[list[str]]:
+    chance = random.Random(5)
+    (example,) = write_weights(folder)
+    for number in range(40):
+        (folder / "after.safetensors").write_bytes(mutated_safetensors(example, chance) if number else b"")
+        files = ["--before", "before.safetensors", "--after", "after.safetensors"]
+        yield ["capture", *files, "--fedavg", "steps=1,lr=0.1", "-o", "new.safetensors"]
+    for files in (["--before", "before.safetensors"], ["--after", EVIL], ["--before", ".", "--after", "."]):
+        yield ["capture", *files, "--fedavg", "steps=1,lr=0.1", "-o", "new.safetensors"]
+
+
+def _images(folder: Path) -> Iterator[list[str]]:
+    chance = random.Random(6)
+    examples = write_arrays(folder)
+    for _ in range(30):
+        (folder / "images.npz").write_bytes(mutated(chance.choice(examples), chance))
+        yield ["images", "attack", "--dataset", "images.npz:test", "--size", "8", "--model", "resnet20"]
+    pictures = write_pictures(folder)
+    for content in [b"", *(mutated(chance.choice(pictures), chance) for _ in range(30))]:
+        (folder / "pictures" / "one.png").write_bytes(content)
+        yield ["images", "attack", "--dataset", "pictures", "--labels", "0"]
+
+
 def state(folder: Path) -> dict[str, str]:
     """Return a hash of each file and its mode."""
     return {
@@ -219,6 +281,7 @@ def try_inputs(count: int, verbose: bool = False) -> tuple[int, int, list[str]]:
         os.chdir(folder)
         try:
             (folder / "sound.db").write_bytes(write_databases(folder)[0])
+            (folder / "sound.jsonl").write_bytes(write_rounds(folder)[0])
             for arguments in _spread([*option_inputs()], file_inputs(folder), count):
                 if not harmless(arguments):
                     continue
@@ -234,12 +297,11 @@ def try_inputs(count: int, verbose: bool = False) -> tuple[int, int, list[str]]:
 
 
 def _spread(options: list[list[str]], files: Iterator[list[str]], count: int) -> Iterator[list[str]]:
-    """Yield about as many inputs as asked: options chosen evenly, and every nth file, written when it is asked for."""
-    step = max(1, round(2 * len(options) / count))
+    """Yield about as many inputs as asked, chosen evenly; a file is written when it is asked for."""
+    step = max(1, (len(options) + FILES) // count)
     yield from options[::step]
-    wanted = max(1, count - len(options[::step]))
     for number, arguments in enumerate(files):
-        if number % max(1, 560 // wanted) == 0:
+        if number % step == 0:
             yield arguments
 
 
@@ -251,7 +313,7 @@ def shown(arguments: list[str]) -> str:
 def main() -> None:
     """Try the inputs, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000)
+    parser.add_argument("--count", type=int, default=10_000, help="about so many; all by default")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     tried, sound, wrong = try_inputs(options.count, options.verbose)

@@ -74,6 +74,53 @@ def mutated_safetensors(content: bytes, chance: random.Random) -> bytes:
     return len(header).to_bytes(8, "little") + header + data
 
 
+ODD_VALUES: list[object] = [
+    None, True, -1, 0, 1, 10**9, 10**30, 1e300, float("nan"), float("inf"), "", "x", "\x1b[31m\u202e", "\ud800",
+    "9" * 400, "A" * 10_000, [], [1], [[]], {}, {"x": 1},
+]  # fmt: skip
+
+
+def changed_json(value: object, chance: random.Random) -> object:
+    """Return a JSON value in which one part, at any depth, is another, is missing, or is there twice."""
+    if not value or not isinstance(value, dict | list) or chance.random() < 0.1:
+        return chance.choice(ODD_VALUES)
+    changed = value.copy()
+    key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))  # type: ignore[arg-type]
+    fate = chance.random()
+    if fate < 0.1:
+        del changed[key]
+    elif fate < 0.15 and isinstance(changed, list):
+        changed.insert(0, changed[key])
+    else:
+        changed[key] = changed_json(value[key], chance)
+    return changed
+
+
+def mutated_json(content: bytes, chance: random.Random) -> bytes:
+    """Mutate the bytes of a file of JSON, or of lines of JSON, or a value in it, so that the reader comes further."""
+    if chance.random() < 0.4:
+        return mutated(content, chance)
+    try:
+        return json.dumps(changed_json(json.loads(content), chance)).encode()
+    except ValueError:
+        lines = content.splitlines()
+        place = chance.randrange(len(lines))
+        lines[place] = json.dumps(changed_json(json.loads(lines[place]), chance)).encode()
+        return b"\n".join(lines)
+
+
+def mutated_card(content: bytes, chance: random.Random) -> bytes:
+    """Mutate a safetensors file, or the JSON card in its metadata."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    if "card" not in header["__metadata__"] or chance.random() < 0.4:
+        return mutated_safetensors(content, chance)
+    card = header["__metadata__"]["card"].encode()
+    header["__metadata__"]["card"] = mutated_json(card, chance).decode(errors="replace")
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+
+
 def _changed(header: dict[str, dict[str, object]], chance: random.Random) -> dict[str, dict[str, object]]:
     """Change one value of a header: a type, a shape, offsets, or a text of the metadata."""
     values: list[object] = [

@@ -9,15 +9,15 @@ import json
 import os
 import random
 import sqlite3
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import torch
-from mutation import mutated, mutated_safetensors
+from mutation import mutated, mutated_json, mutated_safetensors
+from network_readers import NETWORK_READERS
+from reader import Reader, small
+from result_readers import RESULT_READERS
 from safetensors.torch import save_file
 
 from gradleak.cli import main
@@ -30,47 +30,8 @@ from gradleak.studies.records.soundness import LATER, TABLES
 from gradleak.studies.records.store import Store
 from gradleak.studies.report.export import to_csv, to_json, to_latex
 from gradleak.studies.report.summary import summarise
-from gradleak.targets import Target, load_target
+from gradleak.targets import load_target
 from gradleak.targets.adapters.folder import read_adapter
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A reader of one kind of file.
-
-    Attributes:
-        name: of the kind.
-        file: name of the file that it reads.
-        examples: writes sound files into a folder, and returns their contents.
-        read: reads a file of the folder, and uses what it holds as a command would.
-        mutate: changes a content.
-    """
-
-    name: str
-    file: str
-    examples: Callable[[Path], list[bytes]]
-    read: Callable[[Path], None]
-    mutate: Callable[[bytes, random.Random], bytes] = field(default=mutated)
-
-    def try_reading(self, path: Path) -> bool:
-        """Return whether the file was read; False if it was refused."""
-        try:
-            self.read(path)
-        except GradleakError as error:
-            line = str(error)
-            assert len(line) < 100_000, "a message is for people"
-            return False
-        return True
-
-
-@cache
-def small() -> Target:
-    """Return a classifier of a few thousand parameters, and keep it."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from conftest import small_target
-
-    return small_target("bert")
-
 
 # --- updates ---------------------------------------------------------------------------------------------------------
 
@@ -235,6 +196,11 @@ def read_model_folder(path: Path) -> None:
     load_target(str(path.parent), device="cpu")
 
 
+def write_tokenizers(folder: Path) -> list[bytes]:
+    write_configs(folder)
+    return [(folder / "tokenizer.json").read_bytes()]
+
+
 def write_adapters(folder: Path) -> list[bytes]:
     prefix = "base_model.model.bert.encoder.layer.0.attention.self.query"
     tensors = {f"{prefix}.lora_A.weight": torch.zeros(2, 16), f"{prefix}.lora_B.weight": torch.zeros(16, 2)}
@@ -258,6 +224,11 @@ LINES = [
     "study\nshow\nnone.db\n--format\ncsv\n--by\nattack,defense\n--kind\nleakage-noise",
     "study\nrun\nnone.toml\n--workers\n2\n--wait\n-o\nmy.db",
     "invert\ntrain\n--model\ntiny\n--text\ncola\n-o\ninverter\n--tokens\n8\n--lr\n1e-3\n--hidden\n64,64",
+    "audit\n--model\ntiny\n--data\ncola\n--take\n0:16\n--budget\n3m\n-o\naudit\n--fail-above\nrougeL=20\n--defense\nclip:1",
+    "report\nnone.jsonl\n-o\npage.html\n--reveal",
+    "images\nattack\n--take\n0:2\n--attack\nig\n--preset\nfast\n--size\n32\n--know\nlabels\n--picture\nfound.png",
+    "images\ntrain-inverter\n--auxiliary\ncifar10-sample\n--count\n16\n-o\ninverters\n--set\nhidden=8,8\n--limit\n1s",
+    "demo\n--lora\n--seed\n1\n--text\na cat",
 ]
 
 
@@ -281,6 +252,10 @@ def nothing_runs(*, small_models: bool = True) -> Iterator[None]:
         mock.patch("gradleak.studies.run_study", side_effect=GradleakError("not run")),
         mock.patch("gradleak.inversion.train_inverter", side_effect=GradleakError("not run")),
         mock.patch("gradleak.inversion.choose_rate", return_value=1e-3),
+        mock.patch("gradleak.assessment.run.make_plan", side_effect=GradleakError("not run")),
+        mock.patch("gradleak.vision.runs.ImageRun.run", side_effect=GradleakError("not run")),
+        mock.patch("gradleak.vision.inverter_training.InverterTraining.run", side_effect=GradleakError("not run")),
+        mock.patch("gradleak.vision.generator_training.train_generator", side_effect=GradleakError("not run")),
         mock.patch.object(scenario, "load_target", return_value=small()) if small_models else contextlib.nullcontext(),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
@@ -312,8 +287,11 @@ READERS = {
         Reader("csv", "d.csv", write_tables, read_table),
         Reader("tsv", "d.tsv", lambda folder: [c.replace(b",", b"\t") for c in write_tables(folder)], read_table),
         Reader("jsonl", "d.jsonl", write_lines, read_table),
-        Reader("config", "config.json", write_configs, read_model_folder),
-        Reader("adapter", "adapter_config.json", write_adapters, read_adapter_folder),
+        Reader("config", "config.json", write_configs, read_model_folder, mutated_json),
+        Reader("tokenizer", "tokenizer.json", write_tokenizers, read_model_folder, mutated_json),
+        Reader("adapter", "adapter_config.json", write_adapters, read_adapter_folder, mutated_json),
         Reader("command line", "arguments", write_lines_of_command, read_command_line),
+        *RESULT_READERS,
+        *NETWORK_READERS,
     )
 }

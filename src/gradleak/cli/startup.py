@@ -10,9 +10,12 @@ import os
 import sys
 import threading
 import time
+from importlib.abc import MetaPathFinder
 
 from gradleak.errors import GradleakError
 
+HEAVY = "torch"
+"""The module whose import takes most of the start."""
 SILENCE = 0.15
 """Seconds without output after which a line says that the command is at work."""
 
@@ -37,6 +40,7 @@ class _Notice:
     """The line that is due; None if something has been printed, or none is wanted."""
 
     timer: threading.Timer | None = None
+    finder: MetaPathFinder | None = None
 
 
 def prepare_streams() -> None:
@@ -63,20 +67,41 @@ def prepare_streams() -> None:
 
 
 def announce(text: str) -> None:
-    """Print a line on standard error after `SILENCE`, unless `something_is_printed` is called before."""
+    """Print a line on standard error after `SILENCE`, unless `something_is_printed` is called before.
+
+    If torch is imported first, the line is printed before that: while its libraries are loaded, no other thread runs.
+    """
     something_is_printed()
     _Notice.timer = threading.Timer(SILENCE, _print, [text])
     _Notice.timer.daemon = True
     _Notice.timer.start()
+    if HEAVY not in sys.modules:
+        _Notice.finder = _HeavyImport(text)
+        sys.meta_path.insert(0, _Notice.finder)
 
 
 def something_is_printed() -> None:
     """Cancel the line that `announce` would print."""
-    if _Notice.timer is not None:
-        _Notice.timer.cancel()
-        _Notice.timer = None
+    timer, _Notice.timer = _Notice.timer, None
+    if timer is not None:
+        timer.cancel()
+    finder, _Notice.finder = _Notice.finder, None
+    if finder is not None and finder in sys.meta_path:
+        sys.meta_path.remove(finder)
+
+
+class _HeavyImport(MetaPathFinder):
+    """Finds no module, and prints the line that is due when the one that takes long is looked for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == HEAVY:
+            _print(self._text)
 
 
 def _print(text: str) -> None:
     if _Notice.timer is not None:
+        something_is_printed()
         print(text, file=sys.stderr, flush=True)

@@ -50,11 +50,17 @@ class Card(InverterSettings):
         declared = {name: one for name, one in settings_of(InverterSettings).items() if name != "hidden"}
         wrong = [name for name, one in declared.items() if not one.fits(values[name])]
         wrong += [] if all(type(width) is int and 0 < width <= MOST_UNITS for width in values["hidden"]) else ["hidden"]
+        texts = {name: list(values[name]) for name in ("parameters", "defenses")} | {"data": [values["data"]]}
+        wrong += [name for name, found in texts.items() if not all(isinstance(text, str) for text in found)]
+        numbers = {"pseudo": bool, "samples": int, "accuracy": int | float}
+        wrong += [name for name, kind in numbers.items() if not isinstance(values[name], kind)]
         if wrong:
             raise ValueError(f"{wrong[0]} of the card is {values[wrong[0]]!r}")
         origin = values["origin"]
         lora = None if origin.get("lora") is None else Lora(**origin["lora"])
         values["origin"] = Origin(**origin | {"lora": lora})
+        if not all(isinstance(origin[name], str) for name in ("name", "fingerprint")):
+            raise ValueError("the card names no model")
         for name in ("parameters", "defenses", "hidden"):
             values[name] = tuple(values[name])
         return cls(**{field.name: values[field.name] for field in fields(cls)})

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradleak.bounds import LARGEST_CONFIG_FILE, LARGEST_OF_CONFIG, MOST_CLASSES, numbers_in
+from gradleak.bounds import (
+    LARGEST_CONFIG_FILE,
+    LARGEST_OF_CONFIG,
+    MOST_CLASSES,
+    MOST_LAYERS,
+    NEW_WEIGHTS,
+    WEIGHTS_PER_BYTE,
+    numbers_in,
+)
 from gradleak.errors import GradleakError
 from gradleak.files import check_ordinary, read_bytes
 from gradleak.printable import quoted
@@ -35,8 +43,39 @@ def check_config(config: Mapping[str, Any], path: Path) -> None:
     count = max(classes if isinstance(classes, int) else 0, len(named) if isinstance(named, dict) else 0)
     if count > MOST_CLASSES:
         raise GradleakError(f"{path} speaks of {count:,} classes; {MOST_CLASSES:,} are the most")
+    layers = max(_layers_in(config), default=0)
+    if layers > MOST_LAYERS:
+        raise GradleakError(f"{path} speaks of {layers:,} layers; {MOST_LAYERS:,} are the most")
     if any(abs(number) > LARGEST_OF_CONFIG for number in numbers_in(dict(config))):
         raise GradleakError(f"{path} holds a number above {LARGEST_OF_CONFIG:,}")
+
+
+def _layers_in(config: object) -> Iterator[int]:
+    """Yield every whole number of a configuration that may count layers, or groups of them, under any name."""
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            if isinstance(value, Mapping):
+                yield from _layers_in(value)
+            elif isinstance(value, list | tuple):
+                yield len(value) if "layer" in str(name) else 0
+                for part in value:
+                    yield from _layers_in(part)
+            elif isinstance(value, int) and ("layer" in str(name) or "group" in str(name)):
+                yield value
+
+
+def check_weights(count: int, folder: Path) -> None:
+    """Raise a GradleakError if a folder's files cannot hold the weights that its configuration speaks of.
+
+    Args:
+        count: weights of the configured model.
+        folder: of its files.
+    """
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    if count > WEIGHTS_PER_BYTE * size + NEW_WEIGHTS:
+        raise GradleakError(
+            f"{folder / CONFIG} speaks of {count:,} weights; the files of its folder have {size:,} bytes"
+        )
 
 
 def refuse_pickled_shards(index: Path, refused: str) -> None:

@@ -9,6 +9,7 @@ functions.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import logging
 import pickle
@@ -27,7 +28,7 @@ from transformers.utils.hub import cached_file
 
 from gradleak.errors import GradleakError
 from gradleak.printable import quoted
-from gradleak.targets.folders import INDEX, check_folder, refuse_pickled_shards
+from gradleak.targets.folders import INDEX, check_folder, check_weights, refuse_pickled_shards
 
 _ARRAYS = {
     ("numpy._core.multiarray", "_reconstruct"),
@@ -110,8 +111,17 @@ def read_model(kind: Any, source: str | Path, trust: Trust = NO_TRUST, **options
         raise GradleakError(f"{source} has no weights as safetensors; pickled weights can run code and are {refused}")
     if not trust.pickle and "gguf_file" not in options:
         _refuse_pickled_shards(source, trust)
+    if Path(source).is_dir() and "gguf_file" not in options and not trust.remote_code:
+        _check_weights(kind, Path(source), options.get("config"))
     safely = None if trust.pickle or "gguf_file" in options else True
     return kind.from_pretrained(source, trust_remote_code=trust.remote_code, use_safetensors=safely, **options)
+
+
+def _check_weights(kind: Any, folder: Path, config: Any) -> None:  # noqa: ANN401
+    """Raise a GradleakError if a model is larger than its files: what they lack would be made up, in memory."""
+    with torch.device("meta"):  # shapes alone
+        model = kind.from_config(copy.deepcopy(read_config(folder) if config is None else config))
+    check_weights(sum(parameter.numel() for parameter in model.parameters()), folder)
 
 
 def _refuse_pickled_shards(source: str | Path, trust: Trust) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +15,9 @@ import torch
 from torch import Tensor
 
 from gradleak.assets import image_asset
+from gradleak.bounds import LARGEST_IMAGE, LARGEST_IMAGE_SET
 from gradleak.errors import GradleakError, missing_extra, unknown_name
-from gradleak.files import check_ordinary
+from gradleak.files import check_ordinary, refused_as
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -125,20 +128,37 @@ def _sample() -> ImageSet:
 
 
 def _arrays(name: str, path: Path, split: str) -> ImageSet:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if split not in file:
-                raise unknown_name(f"array of {path}", split, file.files)
-            pixels = file[split]
-            labels = file.get(f"{split}_labels", None)
-    except (OSError, ValueError) as error:
-        if isinstance(error, GradleakError):
-            raise
-        raise GradleakError(f"{path} cannot be read: {error}") from None
+    check_ordinary(path)
+    with refused_as(f"{path} cannot be read", Exception), zipfile.ZipFile(path) as file:
+        arrays = [part.filename.removesuffix(".npy") for part in file.infolist()]
+        if split not in arrays:
+            raise unknown_name(f"array of {path}", split, arrays)
+        pixels = _array(file, split)
+        labels = _array(file, f"{split}_labels") if f"{split}_labels" in arrays else None
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
         raise GradleakError(f"{name} must be uint8 of images × height × width × 3, not {pixels.dtype} {pixels.shape}")
+    if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != pixels.shape[:1]):
+        raise GradleakError(
+            f"{name}_labels must be a whole number for each of {len(pixels)} images, not {labels.dtype} {labels.shape}"
+        )
     tensor = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
     return ImageSet(name, tensor, None if labels is None else torch.from_numpy(labels.astype(np.int64)))
+
+
+def _array(file: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+    """Return an array of an .npz file, whose header may promise anything: first the size is compared with the data."""
+    part = file.getinfo(f"{name}.npy")
+    if part.file_size > LARGEST_IMAGE_SET:
+        raise GradleakError(f"{file.filename} holds an array of more than {LARGEST_IMAGE_SET / 2**30:.0f} GiB")
+    with file.open(part) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(stream)
+        if min(shape, default=1) < 0 or math.prod(shape) * max(1, kind.itemsize) > part.file_size:
+            raise GradleakError(f"{file.filename} is damaged: its header speaks of {shape}, which is not in the file")
+    with file.open(part) as stream:
+        array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
 def _folder(name: str, place: Path) -> ImageSet:
@@ -164,11 +184,10 @@ def _pictures(folder: Path) -> list[Path]:
 def _picture(path: Path) -> Tensor:
     module = pillow()
     check_ordinary(path)
-    try:
-        with module.open(path) as picture:
-            mode, pixels = picture.mode, np.asarray(_colour(picture))
-    except (OSError, ValueError, module.DecompressionBombError) as error:
-        raise GradleakError(f"{path} cannot be read as an image: {error}") from None
+    with refused_as(f"{path} cannot be read as an image", Exception), module.open(path) as picture:  # as Pillow fails
+        if max(picture.size) > LARGEST_IMAGE:
+            raise GradleakError(f"{path} has {picture.width} × {picture.height} pixels; at most {LARGEST_IMAGE} a side")
+        mode, pixels = picture.mode, np.asarray(_colour(picture))
     if mode != "RGB":
         raise GradleakError(f"{path} has mode {mode}, and the models take RGB; convert it")
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())

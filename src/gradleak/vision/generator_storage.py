@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from gradleak.assets import image_asset
 from gradleak.bounds import MOST_UNITS, whole_number
 from gradleak.errors import GradleakError
+from gradleak.files import refused_as
 from gradleak.inverters.storage import write_tensors
 from gradleak.vision.generator import Generator
 from gradleak.vision.target import ImageTarget
@@ -43,18 +45,15 @@ def load_generator(name: str, target: ImageTarget) -> tuple[Generator, tuple[str
     path = image_asset(f"{SHIPPED}-generator.safetensors") if name == SHIPPED else Path(name)
     if not path.is_file():
         raise GradleakError(f"there is no generator in '{path}'; train one with gradleak images train-generator")
-    try:
+    with refused_as(f"{path} is damaged", SafetensorError):
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118 - not a mapping
         if metadata.get("format") != FORMAT:
             raise GradleakError(f"{path} holds no generator of gradleak")
-        generator = Generator(*(whole_number(metadata[name], 1, MOST_UNITS) for name in ("width", "latent")))
-        generator.load_state_dict(tensors)
-    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
-        if isinstance(error, GradleakError):
-            raise
-        raise GradleakError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
+        with torch.device("meta"):  # without memory: the file may speak of any width
+            generator = Generator(*(whole_number(metadata[name], 1, MOST_UNITS) for name in ("width", "latent")))
+        generator.load_state_dict(tensors, assign=True)
     if target.size != SIZE:
         raise GradleakError(
             f"the generator draws images of {SIZE} × {SIZE} pixels, and {target.name} has {target.size}"

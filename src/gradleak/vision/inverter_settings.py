@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gradleak.settings import check_settings, setting, settings_of
 
 MOST_IMAGES = 4
+MOST_ROUNDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,11 @@ class ImageInverterSettings:
     epochs: int = setting(200, "passes over the auxiliary images", unit="epochs", least=0, paper="200")
     shift: int = setting(2, "most pixels that auxiliary images are moved by", unit="pixels", least=0, paper="0")
     rounds: int = setting(
-        2, "rounds of gradient matching from the answer, and correction by a refiner", least=0, most=8, paper="0"
+        2,
+        "rounds of gradient matching from the answer, and correction by a refiner",
+        least=0,
+        most=MOST_ROUNDS,
+        paper="0",
     )
     held_back: float = setting(
         0.4,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradleak.bounds import LARGEST_WHOLE, MOST_STEPS
 from gradleak.cli.options.groups import with_groups
 from gradleak.cli.options.images import (
     ImageModelChoice,
@@ -143,7 +144,10 @@ Auxiliary = Annotated[
     str,
     typer.Option("--auxiliary", metavar="NAME|FOLDER|FILE.npz:SPLIT", help="The attacker's own images."),
 ]
-Size = Annotated[int | None, typer.Option("--count", min=16, metavar="N", help="How many of them.", show_default="all")]
+Size = Annotated[
+    int | None,
+    typer.Option("--count", min=16, max=LARGEST_WHOLE, metavar="N", help="How many of them.", show_default="all"),
+]
 Limit = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Time for each network, and for each round's gradient matching (90s, 5m)."),
@@ -207,7 +211,9 @@ def train_generator(
     file: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File of the generator.")],
     auxiliary: Auxiliary = "cifar10:train",
     count: Size = None,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of generator and critic each.")] = 20_000,
+    steps: Annotated[
+        int, typer.Option(min=1, max=MOST_STEPS, metavar="N", help="Steps of generator and critic each.")
+    ] = 20_000,
     limit: Limit = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")] = "auto",
     seed: Seed = 0,

@@ -12,6 +12,7 @@ from gradleak.cli.options.parse import check_outputs
 from gradleak.cli.options.shared import OUTPUT, Quiet
 from gradleak.cli.output.screen import Screen
 from gradleak.errors import GradleakError
+from gradleak.files import refused_as
 
 if TYPE_CHECKING:
     from gradleak.reports.record import Record
@@ -41,6 +42,8 @@ Page = Annotated[
 
 def report(source: Source, output: Page = None, reveal: Reveal = False, quiet: Quiet = False) -> None:
     """Draw the page again: one HTML file, without private words unless --reveal."""
+    from jinja2 import TemplateError
+
     from gradleak.reports.page import draw
     from gradleak.reports.record import AUDIT_FILE, PAGE_FILE, write_private, write_record
 
@@ -48,11 +51,14 @@ def report(source: Source, output: Page = None, reveal: Reveal = False, quiet: Q
     path = output or folder / PAGE_FILE
     check_outputs([("--output", path)], [source] if source.is_file() else [])
     _check_ours(path)
-    record = _record(source, reveal)
-    if record["kind"] == "rounds":
-        write_record(folder / AUDIT_FILE, record)
-    write_private(path, draw(record))
-    Screen(quiet, path).line(f"{record['verdict']['sentence']}\n{path}")
+    with refused_as(f"{source} is damaged and cannot be drawn", TemplateError):
+        record = _record(source, reveal)
+        page, sentence = draw(record), str(record["verdict"]["sentence"])
+        if record["kind"] == "rounds" and source.name != AUDIT_FILE:
+            _check_rounds(folder / AUDIT_FILE)
+            write_record(folder / AUDIT_FILE, record)
+        write_private(path, page)
+    Screen(quiet, path).line(f"{sentence}\n{path}")
 
 
 def _record(source: Path, reveal: bool) -> Record:
@@ -88,6 +94,14 @@ def without_words(record: Record) -> Record:
     hidden = ("reference", "read")
     sentences = [{key: value for key, value in each.items() if key not in hidden} for each in record["sentences"]]
     return {**record, "revealed": False, "sentences": sentences}
+
+
+def _check_rounds(path: Path) -> None:
+    """Refuse to replace a record that is not of rounds: an audit's own, or what others have written."""
+    from gradleak.reports.record import read_record
+
+    if path.exists() and read_record(path)["kind"] != "rounds":
+        raise GradleakError(f"{path} is the record of another audit and is not overwritten; move one of them")
 
 
 def _check_ours(path: Path) -> None:

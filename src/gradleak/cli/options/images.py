@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from gradleak.bounds import LARGEST_IMAGE, LARGEST_SEED, LARGEST_WHOLE, MOST_CLASSES
 from gradleak.cli.options.parse import parse_device, parse_whole_numbers
 from gradleak.cli.options.shared import MODEL, OUTPUT, DefenseTexts, Device, SendName
 from gradleak.errors import GradleakError, unknown_name
@@ -49,7 +50,9 @@ class PrivateImages:
         str | None,
         typer.Option(metavar="A:B", help="Which images.", show_default="all", rich_help_panel=PRIVATE),
     ] = None
-    batch_size: Annotated[int, typer.Option(min=1, metavar="B", help="Images per client.", rich_help_panel=PRIVATE)] = 1
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=LARGEST_WHOLE, metavar="B", help="Images per client.", rich_help_panel=PRIVATE)
+    ] = 1
     labels: Annotated[
         str | None,
         typer.Option(
@@ -85,12 +88,18 @@ class ImageModelChoice:
             metavar="NAME", help="lenet, resnet20, or a model of torchvision (random weights).", rich_help_panel=MODEL
         ),
     ] = "lenet"
-    num_labels: Annotated[int, typer.Option(min=2, metavar="N", help="Classes.", rich_help_panel=MODEL)] = 10
-    size: Annotated[int, typer.Option(min=8, metavar="PIXELS", help="Height and width.", rich_help_panel=MODEL)] = 32
+    num_labels: Annotated[
+        int, typer.Option(min=2, max=MOST_CLASSES, metavar="N", help="Classes.", rich_help_panel=MODEL)
+    ] = 10
+    size: Annotated[
+        int,
+        typer.Option(min=8, max=LARGEST_IMAGE, metavar="PIXELS", help="Height and width.", rich_help_panel=MODEL),
+    ] = 32
     model_seed: Annotated[
         int | None,
         typer.Option(
             min=0,
+            max=LARGEST_SEED,
             metavar="N",
             help="Seed of the weights.",
             show_default="1234 for lenet, as in the paper; else 0",
