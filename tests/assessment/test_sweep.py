@@ -115,14 +115,16 @@ def test_an_end_that_fails_on_more_sentences_gives_way_to_the_next_strength(tmp_
         return weak or trial.ladder in (None, "precision", "clip", "sign"), 0.5
 
     sweep = swept(tmp_path, find)
-    assert sweep.chosen is not None and sweep.chosen[0].name == "prune"
+    assert sweep.chosen is not None
+    assert sweep.chosen[0].name == "prune"
     noise = next(ladder for ladder in sweep.every if ladder.name == "noise")
     end = sweep.searches["noise"].high
-    assert end is not None and noise.rungs[end].place >= 1.0
+    assert end is not None
+    assert noise.rungs[end].place >= 1.0
 
 
 def test_what_was_held_back_and_not_needed_ends_the_search(tmp_path: Path) -> None:
-    """With half of the budget held back the search stops early; the advice takes little of it, and the search goes on."""
+    """Half of the budget is held back: the search stops early, the advice takes little, and the search goes on."""
 
     def find(trial: Trial) -> tuple[bool, float]:
         hides = trial.ladder in ("prune", "noise", "dpsgd")

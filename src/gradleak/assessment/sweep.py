@@ -99,7 +99,7 @@ class Sweep:
             Confirmation(self).deepen()
 
     def _advise(self, *, reserve: bool) -> None:
-        """Search for where leakage ends, measure what that costs, and choose; a share of the budget may be held back."""
+        """Search for where leakage ends, measure what that costs, and choose; some of the budget may be held back."""
         self.skipped = [line for line in self.skipped if not line.startswith((MORE, PRICE))]
         self._find_ends(reserve=reserve)
         self._price()
