@@ -69,7 +69,7 @@ def test_strongest_is_tried_first_and_what_leaks_there_not_further(finished: Pat
     assert [s["label"] for s in clipped] == ["0.01"]
     assert not clipped[0]["below"]
     summary = next(ladder["summary"] for ladder in record["ladders"] if ladder["name"] == "clip")
-    assert summary.startswith("Leaks at its strongest")
+    assert summary.startswith("Text comes back at its strongest")
 
 
 def test_bisection_ends_between_a_strength_that_leaks_and_the_next_one_that_does_not(finished: Path) -> None:

@@ -80,5 +80,5 @@ def test_interrupt_draws_what_is_finished_and_the_same_command_goes_on(
     assert record_of(tmp_path)["finished"]
 
 
-def _interrupt(_: object) -> None:
+def _interrupt(_: object, **__: object) -> None:
     raise KeyboardInterrupt

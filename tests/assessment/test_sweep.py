@@ -96,3 +96,40 @@ def test_an_audit_of_attacks_that_overrun_their_time_keeps_its_own(tmp_path: Pat
     sweep = swept(tmp_path, find)
     assert sweep.clock.spent <= 1.1 * REQUEST.budget
     assert any("the budget was spent" in line for line in sweep.skipped)
+
+
+def test_time_that_is_left_confirms_the_ends_of_all_defenses(tmp_path: Path) -> None:
+    def find(trial: Trial) -> tuple[bool, float]:
+        return trial.ladder in (None, "precision", "clip", "sign"), 1.0
+
+    sweep = swept(tmp_path, find)
+    ends = [ladder.rungs[end].name for ladder in sweep.every if (end := sweep.searches[ladder.name].high) is not None]
+    assert len(ends) == 3
+    assert {len(sweep.results[name].sentences) for name in ends} == {PLAN.sample}
+    assert sweep.clock.spent <= 1.1 * REQUEST.budget
+
+
+def test_an_end_that_fails_on_more_sentences_gives_way_to_the_next_strength(tmp_path: Path) -> None:
+    def find(trial: Trial) -> tuple[bool, float]:
+        weak = trial.ladder == "noise" and trial.sentences > PLAN.probe and trial.place < 1.0
+        return weak or trial.ladder in (None, "precision", "clip", "sign"), 0.5
+
+    sweep = swept(tmp_path, find)
+    assert sweep.chosen is not None
+    assert sweep.chosen[0].name == "prune"
+    noise = next(ladder for ladder in sweep.every if ladder.name == "noise")
+    end = sweep.searches["noise"].high
+    assert end is not None
+    assert noise.rungs[end].place >= 1.0
+
+
+def test_what_was_held_back_and_not_needed_ends_the_search(tmp_path: Path) -> None:
+    """Half of the budget is held back: the search stops early, the advice takes little, and the search goes on."""
+
+    def find(trial: Trial) -> tuple[bool, float]:
+        hides = trial.ladder in ("prune", "noise", "dpsgd")
+        return not hides, (4.5 if trial.sentences == PLAN.probe else 0.2) if hides else 1.0
+
+    sweep = swept(tmp_path, find)
+    assert all(search.next is None for search in sweep.searches.values())
+    assert not [line for line in sweep.skipped if line.startswith("more strengths")]

@@ -9,6 +9,7 @@ trials     one setting: its cells, and what they found
 clock      what is spent of the budget, and what may still begin
 runner     trials run update by update, while there is time
 sweep      the order of trials: own setup, batch sizes, defenses by bisection, training, confirmation, knowledge
+confirmation   the defense that is advised, tried on more sentences and against better attackers
 verdict    the verdict, the recommendation and the gate
 document   the record that audit.json holds
 recorded   the record of a study's file, for `gradleak report STUDY.db`

@@ -17,8 +17,11 @@ from gradleak.reports.words import cleaned, sentence_record
 from gradleak.studies.records.outcome import Sentence
 from gradleak.version import __version__
 
-SHOWN, SHOWN_OF_OWN = 40, 12
+SHOWN, SHOWN_OF_OWN = 40, 6
 """Sentences in the record: of all settings, and of the own one."""
+
+FEWEST_NOISE = 0.3
+"""Noise multiplier of DP-SGD below which ε says nothing, however few steps are taken."""
 
 AXES = ("own", "batch", "defense", "knowledge")
 PACKAGES = ("torch", "transformers", "numpy", "scipy")
@@ -140,12 +143,15 @@ def _ladder(sweep: Sweep, ladder: Ladder) -> dict[str, Any]:
     strongest = ladder.rungs[-1]
     if search.high is not None:
         end = ladder.rungs[search.high]
-        milder = f"; at {ladder.rungs[search.low].label} it does not" if search.low >= 0 else ""
-        summary = f"Leakage ends at {end.label}{milder}." if len(ladder.rungs) > 1 else "Nothing comes back."
+        milder = f"; at {ladder.rungs[search.low].label} text still comes back" if search.low >= 0 else ""
+        counted = sweep.results.get(end.name)
+        few = f" ({len(counted.sentences)} sentences)" if counted is not None else " (not tried)"
+        summary = f"Below the line at {end.label}{few}{milder}." if len(ladder.rungs) > 1 else f"Below the line{few}."
     elif search.leaks_at_strongest:
-        summary = f"Leaks at its strongest ({strongest.label}): nothing milder can help."
+        milder = f" at its strongest ({strongest.label}): nothing milder can help" if len(ladder.rungs) > 1 else ""
+        summary = f"Text comes back{milder}."
     elif search.low >= 0:
-        summary = f"Leaks at {ladder.rungs[search.low].label}; stronger was not tried, the budget was spent."
+        summary = f"Text comes back at {ladder.rungs[search.low].label}; stronger was not tried, the budget was spent."
     else:
         summary = "Not tried: the budget was spent."
     return {
@@ -165,12 +171,20 @@ def _defense_notes(sweep: Sweep) -> list[str]:
         "On the way to where leakage ends few sentences are attacked at each strength; what is recommended is "
         "confirmed on more.",
     ]
-    lines += [
-        f"{rung.name}: noise multiplier {rung.multiplier:.3g}, {rung.option}."
+    private = [
+        rung
         for ladder in sweep.every
         for rung in ladder.rungs
         if rung.multiplier is not None and rung.name in sweep.results
     ]
+    if private:
+        told = "; ".join(f"{rung.label}: {rung.option}, multiplier {rung.multiplier:.3g}" for rung in private)
+        lines.append(f"DP-SGD as options, with the noise multiplier that ε is computed from: {told}.")
+    if any(rung.multiplier < FEWEST_NOISE for rung in private if rung.multiplier is not None):
+        lines.append(
+            f"A multiplier below {FEWEST_NOISE:g} gives no useful guarantee of differential privacy: what such a "
+            "setting is worth was measured against the attacks tried here, and is not proven against others."
+        )
     failed = {words: error for words, error in sweep.trainings.errors.items() if words != sweep.trainings.own}
     return lines + [f"Training under {' + '.join(words[0])} failed: {error}" for words, error in failed.items()]
 

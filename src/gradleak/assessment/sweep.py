@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from gradleak.assessment.clock import AuditClock, LostTime
+from gradleak.assessment.confirmation import INFORMED, Confirmation
 from gradleak.assessment.ladders import Bisection, Ladder, Rung
 from gradleak.assessment.plan import UTILITY_SHARE, AuditPlan
 from gradleak.assessment.request import AuditRequest
@@ -87,13 +88,27 @@ class Sweep:
         if not own.leaks(line):
             self._more_knowledge(own)
         if not any(result.leaks(line) for result in self.of_own_setup()):
-            self.skipped.append("defenses: the own setup is below the line without more of them")
+            self.skip("defenses: the own setup is below the line without more of them")
         else:
-            self._find_ends()
-            self._price()
-            self._choose()
+            self._advise(reserve=True)
+            if any(search.next is not None for search in self.searches.values()):
+                self._advise(reserve=False)  # what was held back and not needed may find a milder strength
         self._more_knowledge(own)
         self._extend(own)
+        if self.searches:
+            Confirmation(self).deepen()
+
+    def _advise(self, *, reserve: bool) -> None:
+        """Search for where leakage ends, measure what that costs, and choose; some of the budget may be held back."""
+        self.skipped = [line for line in self.skipped if not line.startswith((MORE, PRICE))]
+        self._find_ends(reserve=reserve)
+        self._price()
+        Confirmation(self).choose()
+
+    def skip(self, line: str) -> None:
+        """Note what was not tried, and why."""
+        if line not in self.skipped:
+            self.skipped.append(line)
 
     def of_own_setup(self) -> list[TrialResult]:
         """Return the results of the own setup: against the attacker as given, and against a better informed one."""
@@ -124,16 +139,17 @@ class Sweep:
             spent = self.clock.spent - started
             patience = self.plan.patience
             if spent + patience > BATCH_SHARE * self.request.budget or not self.clock.affordable(1, patience):
-                self.skipped.append(f"batches of {size} and more: the budget was spent")
+                self.skip(f"batches of {size} and more: the budget was spent")
                 return
             trial = self._own_trial("batch", f"batches of {size}", updates * size * clients)
             result = self.runner.run(replace(trial, batch_size=size, seconds=self.plan.patience))
             if size > self.request.batch_size and not result.leaks(self.request.line):
                 return
 
-    def _find_ends(self) -> None:
+    def _find_ends(self, *, reserve: bool) -> None:
         """Find where leakage ends under each defense: the strongest first, then by bisection, turn by turn."""
-        self.searches = {ladder.name: Bisection(len(ladder.rungs), top_first=ladder.patient) for ladder in self.every}
+        if not self.searches:
+            self.searches = {each.name: Bisection(len(each.rungs), top_first=each.patient) for each in self.every}
         open_ladders = list(self.every)
         while open_ladders:
             for ladder in list(open_ladders):
@@ -141,11 +157,11 @@ class Sweep:
                 number = search.next
                 if number is None:
                     open_ladders.remove(ladder)
-                elif not self._affordable(ladder, self._reserve if search.begun else 0.0):
+                elif not self.affordable(ladder, self._reserve if reserve and search.begun else 0.0):
                     open_ladders.remove(ladder)
-                    self.skipped.append(f"more strengths of {ladder.title}: the budget was spent")
+                    self.skip(f"{MORE} of {ladder.title}: the budget was spent")
                 else:
-                    result = self._try_rung(ladder, ladder.rungs[number], self.plan.probe)
+                    result = self.try_rung(ladder, ladder.rungs[number], self.plan.probe)
                     search.see(number, result.error is not None or result.leaks(self.request.line))
 
     @property
@@ -170,58 +186,7 @@ class Sweep:
             if self.clock.trainable(CONFIRM_SHARE, by_example=ladder.first):
                 self.trainings.train(*self.defended(ladder, ladder.rungs[end]))
             else:
-                self.skipped.append(f"the price of {ladder.title}: the budget was spent")
-
-    def _choose(self) -> None:
-        """Confirm the cheapest defense on the whole sample and against a better informed attacker.
-
-        A strength at which more of them bring something back gives way to the next one, while there is time to try it.
-        """
-        failed: set[str] = set()
-        while (candidate := self._cheapest(failed)) is not None:
-            ladder, number = candidate
-            rung = ladder.rungs[number]
-            if rung.name not in self.results and not self._affordable(ladder):
-                self.skipped.append(f"stronger {ladder.title}: the budget was spent")
-                failed.add(ladder.name)
-            elif self._holds(ladder, rung):
-                self.chosen = ladder, rung
-                self._train_chosen()
-                return
-            else:
-                self._give_way(ladder, number, failed)
-
-    def _give_way(self, ladder: Ladder, number: int, failed: set[str]) -> None:
-        """Put the next strength in the place of one that failed, or the whole defense aside."""
-        search = self.searches[ladder.name]
-        search.low = max(search.low, number)
-        if number + 1 < len(ladder.rungs):
-            search.high = number + 1
-        else:
-            search.high = None
-            failed.add(ladder.name)
-
-    def _holds(self, ladder: Ladder, rung: Rung) -> bool:
-        """Return whether a rung stays below the line for as many sentences as can be afforded, and told everything."""
-        line, unit = self.request.line, self.request.unit
-        known = self.results.get(rung.name)
-        pace = known.pace if known and known.sentences else self.clock.pace(self._patience(ladder))
-        most = int(self.clock.left() / 2 / max(pace, 0.01)) * self.session.executor.slots
-        updates = max(self._updates(self.plan.probe), min(self._updates(self.plan.sample), most))
-        if self._try_rung(ladder, rung, updates * unit).leaks(line):
-            return False
-        facts, probe = self.subject.can_be_told, self.plan.probe
-        if set(facts) == set(self.request.facts) or not self._affordable(ladder):
-            return True
-        trial = self._rung_trial(ladder, rung, probe)
-        told = replace(trial, axis="knowledge", name=f"{rung.name}, {INFORMED}", facts=facts)
-        return not self.runner.run(told).leaks(line)
-
-    def _train_chosen(self) -> None:
-        if self.chosen is None or not self.trainings.possible:
-            return
-        if self.clock.trainable(by_example=self.chosen[0].first):
-            self.trainings.train(*self.defended(*self.chosen))
+                self.skip(f"{PRICE} of {ladder.title}: the budget was spent")
 
     def _more_knowledge(self, own: TrialResult) -> None:
         """Attack the setup again with full knowledge, unless the first attack read everything."""
@@ -229,10 +194,10 @@ class Sweep:
         if own.reads_everything or set(facts) == set(self.request.facts) or own.error is not None:
             return
         sentences = min(
-            len(own.sentences), max(self.plan.probe, self._updates(self.plan.sample) // 2 * self.request.unit)
+            len(own.sentences), max(self.plan.probe, self.updates(self.plan.sample) // 2 * self.request.unit)
         )
-        if not self.clock.affordable(self._updates(sentences), self.plan.patience):
-            self.skipped.append("an attacker who is told more: the budget was spent")
+        if not self.clock.affordable(self.updates(sentences), self.plan.patience):
+            self.skip("an attacker who is told more: the budget was spent")
             return
         trial = self._own_trial("knowledge", f"{OWN}, {INFORMED}", sentences)
         self.runner.run(replace(trial, facts=facts, seconds=self.plan.patience))
@@ -257,14 +222,16 @@ class Sweep:
             seconds=self.plan.seconds,
         )
 
-    def _rung_trial(self, ladder: Ladder, rung: Rung, sentences: int) -> Trial:
+    def rung_trial(self, ladder: Ladder, rung: Rung, sentences: int) -> Trial:
+        """Return the trial of one strength of a defense."""
         defenses, send = self.defended(ladder, rung)
         trial = self._own_trial("defense", rung.name, sentences)
         trial = replace(trial, ladder=ladder.name, place=rung.place, label=rung.label)
-        return replace(trial, defenses=defenses, send=send, seconds=self._patience(ladder))
+        return replace(trial, defenses=defenses, send=send, seconds=self.patience(ladder))
 
-    def _try_rung(self, ladder: Ladder, rung: Rung, sentences: int) -> TrialResult:
-        return self.runner.run(self._rung_trial(ladder, rung, sentences), to_the_end=False)
+    def try_rung(self, ladder: Ladder, rung: Rung, sentences: int) -> TrialResult:
+        """Attack one strength of a defense, until a sentence that was read decides that it leaks."""
+        return self.runner.run(self.rung_trial(ladder, rung, sentences), to_the_end=False)
 
     def defended(self, ladder: Ladder, rung: Rung) -> Defended:
         """Return the defenses of a rung together with the user's own, and the number format that is sent."""
@@ -272,29 +239,20 @@ class Sweep:
 
     # --- price and time ----------------------------------------------------------------------------------------------
 
-    def _cheapest(self, failed: set[str]) -> tuple[Ladder, int] | None:
-        """Return the defense whose leakage ends at the lowest price, by measured utility or else by its usual cost."""
-        ends = [
-            (ladder, end)
-            for ladder in self.every
-            if (end := self.searches[ladder.name].high) is not None and ladder.name not in failed
-        ]
-        return min(ends, key=lambda pair: self._cost(*pair), default=None)
-
-    def _cost(self, ladder: Ladder, number: int) -> tuple[float, int]:
-        loss = self.trainings.loss(self.defended(ladder, ladder.rungs[number]))
-        return (0.5 if loss is None else loss, ladder.cheapness)  # one half: between no loss and a certain one
-
-    def _patience(self, ladder: Ladder) -> float:
+    def patience(self, ladder: Ladder) -> float:
         """Return the seconds for an update under a defense."""
         return self.plan.patience if ladder.patient else self.plan.seconds
 
-    def _affordable(self, ladder: Ladder, reserve: float = 0.0) -> bool:
-        """Return whether another strength of a defense can be tried."""
-        return self.clock.affordable(self._updates(self.plan.probe), self._patience(ladder), reserve)
+    def affordable(self, ladder: Ladder, reserve: float = 0.0, updates: int | None = None) -> bool:
+        """Return whether so many updates under a defense can be attacked; by default those of another strength."""
+        if updates is None:
+            updates = self.updates(self.plan.probe)
+        return self.clock.affordable(updates, self.patience(ladder), reserve)
 
-    def _updates(self, sentences: int) -> int:
+    def updates(self, sentences: int) -> int:
+        """Return the updates of so many sentences, at least one."""
         return max(1, sentences // self.request.unit)
 
 
-OWN, INFORMED = "own setup", "attacker told everything but the words"
+OWN = "own setup"
+MORE, PRICE = "more strengths", "the price"

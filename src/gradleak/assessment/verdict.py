@@ -96,8 +96,11 @@ def recommendation(sweep: Sweep, numbers: Mapping[str, int]) -> dict[str, Any]:
         f"{len(result.sentences)} sentences were attacked under it: mean ROUGE-L {result.rouge_l:.0f}, the worst "
         f"{max(s.rougeL for s in result.sentences):.0f}, {result.exact} word for word."
     )
+    priced = sweep.trainings.record()["measured"]
     return _advice(
-        f"Of the settings tried, the cheapest that stays below the line is: {rung.name}.",
+        f"Of the settings tried, the cheapest that stays below the line is: {rung.name}."
+        if priced
+        else f"Of the settings tried, this one stays below the line and usually costs least: {rung.name}.",
         [confirmed, *_few(result), *_hurried(result), _price(sweep), *_told(sweep), *_larger_batches(sweep)],
         options=[rung.option],
         setting=numbers.get(rung.name),
@@ -147,8 +150,9 @@ def _told(sweep: Sweep) -> list[str]:
         return ["An attacker who is told more than the own setup gives away was not tried against it."]
     last = told[-1]
     return [
-        f"An attacker who is told everything but the words gets ROUGE-L {last.rouge_l:.0f} on {len(last.sentences)} "
-        "sentences."
+        f"An attacker who is told everything but the words, with {last.trial.seconds:g} seconds for each update, gets "
+        f"ROUGE-L {last.rouge_l:.0f} on {len(last.sentences)} sentences, the worst "
+        f"{max(s.rougeL for s in last.sentences):.0f}."
     ]
 
 

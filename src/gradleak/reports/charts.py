@@ -143,7 +143,7 @@ def capacity_chart(rows: Sequence[tuple[str, float]], limits: Sequence[tuple[str
 
     values = [value for _, value in (*rows, *limits) if value > 0]
     left, step, top = 86.0, 24.0, 22.0
-    across = LinearScale(0.0, log10(max(values) * 1.3), left, WIDTH - RIGHT)
+    across = LinearScale(0.0, log10(max(values) * 2.5), left, WIDTH - RIGHT)
     foot = top + step * len(rows)
     parts: list[Markup] = []
     for number, (name, value) in enumerate(rows):
@@ -151,14 +151,14 @@ def capacity_chart(rows: Sequence[tuple[str, float]], limits: Sequence[tuple[str
         parts += [
             label(name, left - 8, y + 15, "end", "tick"),
             tag("rect", x=left, y=y + 4, width=max(2.0, end - left), height=step - 10, class_="bar"),
-            label(f"{value:,.0f}", end - 5, y + 15, "end", "tick inside")
-            if end > WIDTH - 70
-            else label(f"{value:,.0f}", end + 5, y + 15, "start", "tick"),
         ]
     for name, value in limits:
         x = across(log10(max(1.0, value)))
         parts.append(line(x, top - 4, x, foot, "limit"))
         parts.append(label(f"{name} {value:,.0f}", min(x + 30, WIDTH), top - 8, "end", "tick limit-text"))
+    for number, (_, value) in enumerate(rows):  # on top of the limits' lines
+        end = across(log10(max(1.0, value)))
+        parts.append(label(f"{value:,.0f}", end + 5, top + step * number + 15, "start", "tick"))
     words = "; ".join(f"{name}: {value:,.0f} tokens" for name, value in rows)
     told = "; ".join(f"{name}: {value:,.0f}" for name, value in limits)
     return drawing(WIDTH, foot + 8, title, f"{words}. Limits: {told}", parts)

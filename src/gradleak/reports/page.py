@@ -70,7 +70,12 @@ def _worst(record: Record, view: View) -> None:
         mean = own["scores"]["rougeL"]
         tiles.append(_tile("own setup, ROUGE-L", score(mean["mean"]), f"{score(mean['min'])} to {score(mean['max'])}"))
         tiles.append(_tile("read word for word", f"{own['exact']} of {own['sentences']}", "sentences, own setup"))
-    if worst is not None:
+    advised = next((each for each in settings if each["id"] == (record["recommendation"] or {}).get("setting")), None)
+    if advised is not None and own is not None and advised["id"] != own["id"]:
+        mean = advised["scores"]["rougeL"]
+        spread = f"{score(mean['min'])} to {score(mean['max'])}: {advised['name']}"
+        tiles.append(_tile("with the defense advised", score(mean["mean"]), spread))
+    elif worst is not None:
         tiles.append(_tile("worst setting, ROUGE-L", score(worst["scores"]["rougeL"]["mean"]), worst["name"]))
     total = sum(setting["sentences"] for setting in settings)
     tiles.append(_tile("attacked", f"{total:,}", f"sentences in {len(settings):,} settings"))
@@ -174,7 +179,7 @@ def _measured(record: Record, view: View) -> None:
     found = record["measured"]
     rows = [tuple(row) for row in found["facts"]]
     rows += [("machine", ", ".join(f"{name} {value}" for name, value in found["machine"].items()))]
-    rows += [("seconds of attacks and training", f"{found['seconds']:,.1f}")] if found["seconds"] else []
+    rows += [("seconds of attacks and training, all workers", f"{found['seconds']:,.1f}")] if found["seconds"] else []
     rows += [("finished", found["finished_at"])] if found["finished_at"] else []
     rows += [("gradleak", found.get("version") or "unknown"), ("schema of the record", str(record["schema"]))]
     view["facts"] = [(name, value) for name, value in rows if value]

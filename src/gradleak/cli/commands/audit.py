@@ -51,7 +51,9 @@ def audit(
     gate = [GateLimit.parse(text) for text in fail_above or ()]
     check_folder(output)
     request = choice.request(model, client, seed)
-    command = command_text("audit", choice, model, client, seed=seed or None, fail_above=fail_above, output=output)
+    command = command_text(
+        "audit", choice, model, client, seed=seed or None, fail_above=fail_above, workers=workers, output=output
+    )
     screen = Screen(quiet)
     screen.line("looking at model and data \N{HORIZONTAL ELLIPSIS}")
     with AuditBoard(screen, request.budget, reveal) as board:
