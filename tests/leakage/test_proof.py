@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gradleak.federation import Client
-from gradleak.leakage.proof import prove_by_whole_gradient
+from gradleak.federation import Client, FedAvg
+from gradleak.leakage.first_step import as_gradient
+from gradleak.leakage.proof import TOO_MANY, Proof, prove_by_whole_gradient
 from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
 every_family = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "gpt2"])
@@ -62,3 +63,19 @@ def test_texts_are_counted_by_their_weights() -> None:
     assert proof.complete
     assert proof.counts == (2, 1)
     assert "the texts weigh 2, 1: some occur more often, or in smaller batches" in proof.evidence
+
+
+@pytest.mark.parametrize("training", [FedAvg(steps=1, lr=0.01, batch=2), FedAvg(steps=2, lr=0.01, batch=1)])
+def test_texts_that_no_step_takes_are_not_proven_by_a_replay(training: FedAvg) -> None:
+    target = wider_target("bert")
+    update = Client(target, fedavg=training).update(TEXTS, LABELS)
+    gradient = as_gradient(target, update)
+    taken = ids_of(target)[:2]
+
+    def proof(texts: list[tuple[int, ...]]) -> Proof:
+        return prove_by_whole_gradient(target, gradient, texts, LABELS[: len(texts)], update.protocol)
+
+    assert proof(taken).verified
+    more = proof([*taken, (*taken[0][:-2], taken[0][-1])])
+    assert not more.verified
+    assert more.evidence == (TOO_MANY,)

@@ -16,7 +16,7 @@ from torch import Tensor
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.first_step import as_first_step
 from gradleak.leakage.recompute import batch_gradient
-from gradleak.leakage.replay import can_replay, nearest_order
+from gradleak.leakage.replay import are_all_trained_on, can_replay, nearest_order
 from gradleak.matching import vanishing_parameters
 from gradleak.targets import Target
 
@@ -39,6 +39,8 @@ INFLUENCE = 0.02
 that the model is sure of, nearly nothing is in the update, and any other would do as well."""
 
 TOO_LITTLE = "no proof: a text has too little of the update to tell it from others"
+
+TOO_MANY = "no proof: the client's steps take fewer texts than were read, so that the update says nothing of the others"
 
 EXACTLY = 1e-4
 """Relative precision to which the weights of a batch sum to 1 and are multiples of 1 / B."""
@@ -123,6 +125,8 @@ def _replayed_proof(
     worst = relative_difference(as_first_step(observed, protocol.training), found)[1]
     if least >= REPLAYED_WHOLE or worst >= REPLAYED_EACH:
         return Proof(unexplained=least)
+    if not are_all_trained_on(len(texts), protocol):
+        return Proof(evidence=(TOO_MANY,), unexplained=least)
     if least > INFLUENCE * _least_influence(target, texts, list(found)):
         return Proof(evidence=(TOO_LITTLE,), unexplained=least)
     numbers = sum(tensor.numel() for tensor in found.values())

@@ -18,7 +18,7 @@ from gradleak.errors import GradleakError
 from gradleak.exchange import Deadline, Protocol, Update
 from gradleak.leakage.first_step import as_first_step, as_gradient
 from gradleak.matching import vanishing_parameters
-from gradleak.simulation.training import Batch, gradient, local_difference
+from gradleak.simulation.training import Batch, gradient, local_difference, step_batches
 from gradleak.simulation.transmission import as_received
 from gradleak.targets import Target
 
@@ -174,6 +174,14 @@ def _steps(texts: Sequence[Text], protocol: Protocol) -> tuple[tuple[Text, ...],
     size = 1 if count % size else size  # steps reach from one epoch into the next
     each = [(tuple(ids), label) for ids, label in texts]
     return tuple(tuple(sorted(each[first : first + size])) for first in range(0, count, size))
+
+
+def are_all_trained_on(count: int, protocol: Protocol) -> bool:
+    """Return whether a client with so many texts takes every one of them: a few steps may end before the last text."""
+    if protocol.training is None:
+        return True
+    steps = step_batches(protocol.training, count, torch.Generator().manual_seed(0))
+    return {row for micros in steps for micro in micros for row in micro.tolist()} == set(range(count))
 
 
 def replay_difference(
