@@ -7,7 +7,7 @@ optimiser did to the gradients: this judges whole guesses, and proves them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
@@ -33,7 +33,7 @@ REORDERED = 0.3
 a wrong order leave 0.06 to 0.24."""
 
 FEW = 4
-"""All orders of up to this many texts are compared; of more, swaps are tried and kept if they come nearer."""
+"""All orders of up to this many texts are compared; of more, exchanges are tried and kept if they come nearer."""
 
 
 def can_replay(protocol: Protocol) -> bool:
@@ -151,29 +151,47 @@ def nearest_order(
     best = compared(texts)
     tried = {_steps(texts, protocol)}
     limit = REORDERED if len(texts) > 3 else torch.inf
-    gained = True
-    while gained and SAME < best[0] < limit:
-        gained = False
-        for order in permutations(texts) if len(texts) <= FEW else _swaps(best[1]):
+
+    def nearer(orders: Iterable[Sequence[Text]]) -> bool:
+        """Take the first order that comes nearer, and return whether there is one."""
+        nonlocal best
+        for order in orders:
+            if deadline.passed or not SAME < best[0] < limit:
+                return False
             if _steps(order, protocol) in tried:
                 continue
-            if deadline.passed or best[0] < SAME:
-                return best
             tried.add(_steps(order, protocol))
             other = compared(order)
             if other[0] < best[0]:
-                best, gained = other, True
-                break
+                best = other
+                return True
+        return False
+
+    if len(texts) <= FEW:
+        while nearer(permutations(texts)):
+            pass
+        return best
+    gained = True
+    while gained:
+        gained = False
+        for width in dict.fromkeys((1, _texts_of_a_step(len(texts), protocol))):
+            while nearer(_exchanged(best[1], width)):
+                gained = True
     return best
 
 
 def _steps(texts: Sequence[Text], protocol: Protocol) -> tuple[tuple[Text, ...], ...]:
     """Return the texts of each step, in no order: the texts of one step may be exchanged."""
-    training, count = protocol.training, len(texts)
-    size = (training.batch or count) * training.accumulate if training else count
-    size = 1 if count % size else size  # steps reach from one epoch into the next
+    count, size = len(texts), _texts_of_a_step(len(texts), protocol)
     each = [(tuple(ids), label) for ids, label in texts]
     return tuple(tuple(sorted(each[first : first + size])) for first in range(0, count, size))
+
+
+def _texts_of_a_step(count: int, protocol: Protocol) -> int:
+    """Return how many texts each step takes; 1 if steps reach from one epoch into the next."""
+    training = protocol.training
+    size = (training.batch or count) * training.accumulate if training else count
+    return 1 if count % size else size
 
 
 def are_all_trained_on(count: int, protocol: Protocol) -> bool:
@@ -203,10 +221,15 @@ def _compared(
     return _difference(seen, found), found
 
 
-def _swaps(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    for one, other in combinations(range(len(texts)), 2):
+def _exchanged(texts: Sequence[Text], width: int) -> Iterator[Sequence[Text]]:
+    """Yield the orders with so many adjacent texts exchanged for others.
+
+    Which texts share a step shows in how they were rounded, the order of the steps in how the weights drifted: once the
+    first is right, no exchange of single texts improves the second, and whole steps are exchanged.
+    """
+    for one, other in combinations(range(0, len(texts), width), 2):
         order = list(texts)
-        order[one], order[other] = order[other], order[one]
+        order[one : one + width], order[other : other + width] = texts[other : other + width], texts[one : one + width]
         yield order
 
 
