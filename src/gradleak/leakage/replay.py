@@ -143,41 +143,64 @@ def nearest_order(
         protocol: how the client trains and sends.
         deadline: when to stop comparing.
     """
-
-    def compared(order: Sequence[Text]) -> tuple[float, list[Text], dict[str, Tensor]]:
-        least, found = _compared(target, observed, order, protocol)
-        return least, list(order), found
-
-    best = compared(texts)
-    tried = {_steps(texts, protocol)}
-    limit = REORDERED if len(texts) > 3 else torch.inf
-
-    def nearer(orders: Iterable[Sequence[Text]]) -> bool:
-        """Take the first order that comes nearer, and return whether there is one."""
-        nonlocal best
-        for order in orders:
-            if deadline.passed or not SAME < best[0] < limit:
-                return False
-            if _steps(order, protocol) in tried:
-                continue
-            tried.add(_steps(order, protocol))
-            other = compared(order)
-            if other[0] < best[0]:
-                best = other
-                return True
-        return False
-
+    search = _OrderSearch(target, observed, protocol, deadline, texts)
     if len(texts) <= FEW:
-        while nearer(permutations(texts)):
+        while search.take_nearer(permutations(texts)):
             pass
-        return best
+        return search.best
     gained = True
     while gained:
         gained = False
         for width in dict.fromkeys((1, _texts_of_a_step(len(texts), protocol))):
-            while nearer(_exchanged(best[1], width)):
+            while search.take_nearer(_exchanged(search.best[1], width)):
                 gained = True
-    return best
+    return search.best
+
+
+class _OrderSearch:
+    """Compares orders of texts with an update, none twice.
+
+    Args:
+        target: the model before training.
+        observed: gradients by name.
+        protocol: how the client trains and sends.
+        deadline: when to stop comparing.
+        texts: the first order.
+
+    Attributes:
+        best: the nearest order so far: the relative difference, the texts, the replay.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        observed: Mapping[str, Tensor],
+        protocol: Protocol,
+        deadline: Deadline,
+        texts: Sequence[Text],
+    ) -> None:
+        self._target, self._observed, self._protocol, self._deadline = target, observed, protocol, deadline
+        self._most = REORDERED if len(texts) > 3 else torch.inf
+        self._tried = {_steps(texts, protocol)}
+        self.best = self._compared(texts)
+
+    def take_nearer(self, orders: Iterable[Sequence[Text]]) -> bool:
+        """Take the first order that comes nearer, and return whether there is one."""
+        for order in orders:
+            if self._deadline.passed or not SAME < self.best[0] < self._most:
+                return False
+            if _steps(order, self._protocol) in self._tried:
+                continue
+            self._tried.add(_steps(order, self._protocol))
+            other = self._compared(order)
+            if other[0] < self.best[0]:
+                self.best = other
+                return True
+        return False
+
+    def _compared(self, order: Sequence[Text]) -> tuple[float, list[Text], dict[str, Tensor]]:
+        least, found = _compared(self._target, self._observed, order, self._protocol)
+        return least, list(order), found
 
 
 def _steps(texts: Sequence[Text], protocol: Protocol) -> tuple[tuple[Text, ...], ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from gradleak.attacks.base import Attack, register
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.batch_search import refine_batch
+from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.dropout.reader import read_with_dropout
 from gradleak.attacks.sieve.last_token import append_last_tokens
@@ -18,6 +19,7 @@ from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.output import fit_to_knowledge
 from gradleak.attacks.sieve.plain.reader import read_plain
 from gradleak.attacks.sieve.reading import Reading, overview
+from gradleak.attacks.sieve.rounded.peeling import Peeling, number_of_equal_parts
 from gradleak.attacks.sieve.rounded.reader import read_rounded
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Victim
@@ -30,7 +32,7 @@ from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.leakage.replay import can_replay
 from gradleak.leakage.row_space import CLEAN
 from gradleak.leakage.tokens import possible_words
-from gradleak.priors import load_prior
+from gradleak.priors import Prior, load_prior
 from gradleak.settings import setting
 from gradleak.targets import Target
 
@@ -153,9 +155,12 @@ class Sieve(Attack):
             if not observed.inputs.by_position:
                 return self._plain(observed, target.max_length) if off else Reading(notes=[ROTARY])
             hidden = off and bool(observed.floors) and space.floor > HIDDEN
-            timed = replace(observed, deadline=observed.deadline.sooner(SHARE * observed.deadline.left))
-            within = timed if hidden else observed
-            reading = self._without_dropout(within, known) if off else self._with_dropout(observed)
+            if not off:
+                reading = self._with_dropout(observed)
+            elif not hidden:
+                reading = self._without_dropout(observed, known)
+            else:
+                reading = self._peeled(observed, known) or self._in_part_of_the_time(observed, known)
             if reading.sentences and (reading.settled or reading.proof.verified or reading.loss < ROUNDED):
                 return reading
             if hidden and not observed.deadline.passed:
@@ -163,6 +168,39 @@ class Sieve(Attack):
             if observed.deadline.passed or (reading.sentences and (reading.certain or space.floor < CLEAN)):
                 return reading
         return self._defended(observed, known) if observed.inputs.by_position else Reading(notes=[ROTARY])
+
+    def _peeled(self, observed: ObservedUpdate, known: Knowledge) -> Reading | None:
+        """Read a small difference of weights sentence by sentence; None if their weights in it are not known."""
+        target, training = observed.target, observed.protocol.training
+        if training is None or target.task != "classification" or len(observed.inputs.maps) == 1:
+            return None
+        counted = count_sentences(target, observed.gradient, observed.protocol, observed.deadline)
+        count = number_of_equal_parts(training, (known.sequences, counted))
+        if count is None:
+            return None
+        longest = longest_length(target, observed.gradient) or target.max_length
+        prior = self._prior(observed)
+
+        def search(rest: ObservedUpdate, missing: int) -> Sequence[Sequence[int]]:
+            near = read_defended(rest, Knowledge(batch_size=missing), prior)
+            return near.sentences if near else ()
+
+        found = Peeling(observed, count, longest, self.starts, search).run()
+        reading = _proven(observed, found.sentences, found.labels)
+        if found.sentences and not reading.proof.verified and not observed.deadline.passed:
+            better = refine_batch(observed, found.sentences)
+            again = _proven(observed, [tuple(ids) for ids in better.sentences], better.labels)
+            reading = again if again.loss < reading.loss else reading
+        if not reading.proof.verified:
+            reading.certain, reading.settled = found.certain, found.whole and reading.loss < ROUNDED
+            reading.notes.append(f"{found.certain} of {count} sentences fit the update; no proof")
+        return reading
+
+    def _in_part_of_the_time(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
+        return self._without_dropout(replace(observed, deadline=observed.deadline.share(SHARE)), known)
+
+    def _prior(self, observed: ObservedUpdate) -> Prior | None:
+        return None if self.prior == "none" else load_prior(self.prior, observed.target)
 
     def _with_dropout(self, observed: ObservedUpdate) -> Reading:
         target = observed.target
@@ -216,8 +254,7 @@ class Sieve(Attack):
         return _proven(observed, sentences, found.labels)
 
     def _defended(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
-        prior = None if self.prior == "none" else load_prior(self.prior, observed.target)
-        found = read_defended(observed, known, prior)
+        found = read_defended(observed, known, self._prior(observed))
         if found is None:
             return Reading(notes=[NOTHING])
         sentences = [tuple(ids) for ids in found.sentences]

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import torch
 
-from gradleak.attacks.sieve.defended.edits import lengthened, neighbours, reordered, replaced, shortened
+from gradleak.attacks.sieve.defended.edits import (
+    lengthened,
+    neighbours,
+    reordered,
+    replaced,
+    shortened,
+    with_runs_moved,
+)
 from wide_targets import wider_target
 
 SENTENCE = torch.tensor([1, 7, 8, 2])
@@ -12,6 +19,13 @@ TOKENS = torch.tensor([[5], [5], [6], [6]])  # one token to try at each place
 
 def test_words_are_swapped_between_the_tokens_that_begin_and_end_a_text() -> None:
     assert reordered(SENTENCE, INSIDE).tolist() == [[1, 8, 7, 2]]
+
+
+def test_adjacent_words_are_moved_together() -> None:
+    moved = with_runs_moved(torch.tensor([1, 7, 8, 9, 2]), range(1, 4)).tolist()
+    assert [1, 9, 7, 8, 2] in moved
+    assert [1, 8, 9, 7, 2] in moved
+    assert all(sorted(row) == [1, 2, 7, 8, 9] and (row[0], row[-1]) == (1, 2) for row in moved)
 
 
 def test_each_word_is_replaced_by_the_tokens_of_its_place() -> None:

@@ -73,6 +73,23 @@ def test_a_word_that_is_suggested_or_considered_is_found_though_it_was_not_learn
     assert considered.run(start, 1000)[0].tokens == WANTED
 
 
+def test_no_change_is_given_up_before_it_was_evaluated_and_considered_ones_come_first() -> None:
+    evaluated: list[tuple[int, ...]] = []
+
+    def flat(drafts: Sequence[Draft]) -> torch.Tensor:
+        evaluated.extend(draft.tokens for draft in drafts)
+        return torch.zeros(len(drafts), dtype=torch.float64)
+
+    start = Draft.of(range(30))
+    climb = LazyClimb(flat, nothing, 40, resize=True)
+    climb.consider([Change("replace", start.names[4], 99)])
+    climb.run(start, 10_000)
+    assert evaluated[1] == start.after([Change("replace", start.names[4], 99)]).tokens
+    assert {start.after([change]).tokens for change in possible_changes(start, [], nothing(start), resize=True)} <= set(
+        evaluated
+    )
+
+
 def test_a_climb_keeps_to_its_length_and_to_its_limits() -> None:
     climb = LazyClimb(alike, nothing, 3, resize=True)
     climb.learn(range(12))

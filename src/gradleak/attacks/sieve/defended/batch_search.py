@@ -15,7 +15,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
-from gradleak.attacks.sieve.defended.edits import neighbours
+from gradleak.attacks.sieve.defended.edits import neighbours, with_runs_moved, word_positions
 from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, complete_by_rank
 from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.defended.token_pursuit import FoundWords, affinities, group_words, pursue_words
@@ -50,6 +50,10 @@ FEW_MISSING = 8
 
 NEARLY = 0.2
 """The distance below which a batch may be the very one: steps of Adam at weights that drifted leave 0.1."""
+
+MOVED_RUNS = 32
+"""In sentences of up to this many words, runs of words are moved where the distance of the whole batch decides; the
+number of ways grows with the third power."""
 
 LEAST_GAIN = 1e-4
 """Smaller gains of the score are noise."""
@@ -206,10 +210,12 @@ class ContextSearch:
 
     def near(self, sentences: Sequence[Tensor], number: int) -> tuple[list[Tensor], Tensor]:
         """Return the sentences one edit away from one with the best scores, and their scores."""
-        tokens = self.words.beside(sentences)
-        return best_by_context(
-            self.score, self._neighbours(sentences[number], tokens), COMPARED, self.observed.deadline
-        )
+        sentence = sentences[number]
+        groups = self._neighbours(sentence, self.words.beside(sentences))
+        places = word_positions(self.observed.target, sentence)
+        if 2 < len(places) <= MOVED_RUNS:
+            groups[0] = torch.cat([groups[0], with_runs_moved(sentence, places)])
+        return best_by_context(self.score, groups, COMPARED, self.observed.deadline)
 
     def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
         return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradleak.search import neighbour_orders
+from gradleak.search import all_block_shifts, neighbour_orders
 from gradleak.targets import Target
 
 
@@ -20,6 +20,14 @@ def reordered(sentence: Tensor, places: range) -> Tensor:
     free = torch.zeros(len(sentence), dtype=torch.bool, device=sentence.device)
     free[places.start : places.stop] = True
     return sentence[neighbour_orders(free)[1:]]
+
+
+def with_runs_moved(sentence: Tensor, places: range) -> Tensor:
+    """Return the sentence with two or more adjacent words moved to another place `[sentences, tokens]`."""
+    orders = all_block_shifts(len(places)).to(sentence.device)
+    moved = sentence.repeat(len(orders), 1)
+    moved[:, places.start : places.stop] = sentence[places.start : places.stop][orders]
+    return moved
 
 
 def replaced(sentence: Tensor, places: range, tokens: Tensor) -> Tensor:

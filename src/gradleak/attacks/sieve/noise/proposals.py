@@ -20,6 +20,9 @@ FROM_GAP = Descent(steps=8, lr=0.02, linear=True, mask_speed=0)
 INSERTED = 4
 """How many words near an embedding that descended in a gap are tried there."""
 
+SIMILAR = 8
+"""How many words are tried in place of one that they resemble."""
+
 DescendedWords = Callable[[Guess, Descent], Tensor]
 """Descends, and returns the words nearest to the embeddings at each free position `[positions, words]`."""
 
@@ -31,6 +34,20 @@ def replacements(target: Target, draft: Draft, label: int, descended: DescendedW
     near = descended(_guess(slots, target.embed(sentence)[None, None, None].clone(), label), FROM_SENTENCE).tolist()
     words = zip(draft.names, draft.tokens, near, strict=True)
     return [Change("replace", name, token) for name, there, row in words for token in row if token != there]
+
+
+def alike(target: Target, words: Tensor, draft: Draft) -> list[Change]:
+    """Return the replacements of a draft's words by those with the most similar embeddings, such as other forms.
+
+    Args:
+        target: the model.
+        words: the ids that may occur inside a text.
+        draft: the draft.
+    """
+    directions = target.word_directions
+    near = words[(directions[list(draft.tokens)] @ directions[words].T).topk(SIMILAR + 1, dim=1).indices].tolist()
+    pairs = zip(draft.names, draft.tokens, near, strict=True)
+    return [Change("replace", name, token) for name, there, row in pairs for token in row if token != there]
 
 
 def insertions(target: Target, words: Tensor, draft: Draft, label: int, descended: DescendedWords) -> list[Change]:
