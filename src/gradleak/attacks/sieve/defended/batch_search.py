@@ -15,7 +15,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
-from gradleak.attacks.sieve.defended.edits import neighbours, with_runs_moved, word_positions
+from gradleak.attacks.sieve.defended.edits import Replacements, neighbours, with_runs_moved, word_positions
 from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, complete_by_rank
 from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.defended.token_pursuit import FoundWords, affinities, group_words, pursue_words
@@ -214,10 +214,10 @@ class ContextSearch:
         groups = self._neighbours(sentence, self.words.beside(sentences))
         places = word_positions(self.observed.target, sentence)
         if 2 < len(places) <= MOVED_RUNS:
-            groups[0] = torch.cat([groups[0], with_runs_moved(sentence, places)])
+            groups.append(with_runs_moved(sentence, places))
         return best_by_context(self.score, groups, COMPARED, self.observed.deadline)
 
-    def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
+    def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor | Replacements]:
         return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)
 
 
