@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -102,6 +103,10 @@ class Sieve(Attack):
         inputs = first_layer_inputs(target)
         findings: list[Finding] = []
 
+        @cache
+        def prior() -> Prior | None:
+            return None if self.prior == "none" else load_prior(self.prior, target)
+
         def progress(sentences: Sequence[Tensor], loss: float) -> None:
             texts = tuple(target.decode(sentence.tolist()) for sentence in sentences)
             reporter(len(findings), len(victims), lambda: (loss, texts))
@@ -110,7 +115,15 @@ class Sieve(Attack):
             self._require_maps(inputs, victim)
             words = possible_words(target, victim.gradient)
             observed = ObservedUpdate(
-                target, inputs, victim.gradient, words, target.max_length, progress, reporter.deadline, victim.protocol
+                target,
+                inputs,
+                victim.gradient,
+                words,
+                target.max_length,
+                progress,
+                reporter.deadline,
+                victim.protocol,
+                load_prior=prior,
             )
             findings.append(self._finding(observed, victim.knowledge))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
@@ -179,10 +192,9 @@ class Sieve(Attack):
         if count is None:
             return None
         longest = longest_length(target, observed.gradient) or target.max_length
-        prior = self._prior(observed)
 
         def search(rest: ObservedUpdate, missing: int) -> Sequence[Sequence[int]]:
-            near = read_defended(rest, Knowledge(batch_size=missing), prior)
+            near = read_defended(rest, Knowledge(batch_size=missing))
             return near.sentences if near else ()
 
         found = Peeling(observed, count, longest, self.starts, search).run()
@@ -198,9 +210,6 @@ class Sieve(Attack):
 
     def _in_part_of_the_time(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
         return self._without_dropout(replace(observed, deadline=observed.deadline.share(SHARE)), known)
-
-    def _prior(self, observed: ObservedUpdate) -> Prior | None:
-        return None if self.prior == "none" else load_prior(self.prior, observed.target)
 
     def _with_dropout(self, observed: ObservedUpdate) -> Reading:
         target = observed.target
@@ -254,7 +263,7 @@ class Sieve(Attack):
         return _proven(observed, sentences, found.labels)
 
     def _defended(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
-        found = read_defended(observed, known, self._prior(observed))
+        found = read_defended(observed, known)
         if found is None:
             return Reading(notes=[NOTHING])
         sentences = [tuple(ids) for ids in found.sentences]

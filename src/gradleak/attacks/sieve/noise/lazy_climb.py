@@ -39,8 +39,8 @@ LEAST_GAIN = 1e-9
 DraftScore = Callable[[Sequence[Draft]], Tensor]
 """Returns the values of drafts; larger is better."""
 
-Suggest = Callable[[Draft], Sequence[Iterable[int]]]
-"""Returns words for the first position of a draft, the second, and so on, to the one after the last."""
+Suggest = Callable[[Sequence[int]], Sequence[Iterable[int]]]
+"""Takes the words of a draft; returns words for its first position, the second, and so on, and after the last."""
 
 
 class LazyClimb:
@@ -122,7 +122,7 @@ class LazyClimb:
         self._steps += 1
         there = {START, *draft.names}
         changes = [change for change, (gain, _) in self._change_gains.items() if gain == inf and change.name in there]
-        changes += possible_changes(draft, self._word_gains, self._suggest(draft), resize=self._resize)
+        changes += possible_changes(draft, self._word_gains, self._suggest(draft.tokens), resize=self._resize)
         changes = list(dict.fromkeys(changes))
         if len(draft.tokens) >= self.longest:
             changes = [change for change in changes if change.kind != "insert"]

@@ -17,9 +17,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.expected_words import expected_words
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import Draft
-from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
 from gradleak.attacks.sieve.noise.proposals import alike, insertions, replacements

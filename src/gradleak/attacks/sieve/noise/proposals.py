@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.defended.likely_edits import similar_words
 from gradleak.attacks.sieve.noise.drafts import START, Change, Draft
 from gradleak.optimisation.descent import Descent
 from gradleak.optimisation.guess import Guess
@@ -19,9 +20,6 @@ FROM_GAP = Descent(steps=8, lr=0.02, linear=True, mask_speed=0)
 
 INSERTED = 4
 """How many words near an embedding that descended in a gap are tried there."""
-
-SIMILAR = 8
-"""How many words are tried in place of one that they resemble."""
 
 DescendedWords = Callable[[Guess, Descent], Tensor]
 """Descends, and returns the words nearest to the embeddings at each free position `[positions, words]`."""
@@ -44,8 +42,7 @@ def alike(target: Target, words: Tensor, draft: Draft) -> list[Change]:
         words: the ids that may occur inside a text.
         draft: the draft.
     """
-    directions = target.word_directions
-    near = words[(directions[list(draft.tokens)] @ directions[words].T).topk(SIMILAR + 1, dim=1).indices].tolist()
+    near = similar_words(target, words, torch.tensor(draft.tokens, device=words.device, dtype=torch.long)).tolist()
     pairs = zip(draft.names, draft.tokens, near, strict=True)
     return [Change("replace", name, token) for name, there, row in pairs for token in row if token != there]
 
