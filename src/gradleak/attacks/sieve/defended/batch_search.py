@@ -29,7 +29,7 @@ from gradleak.leakage.proof import REPLAYED_WHOLE
 from gradleak.leakage.replay import can_replay, replay_difference
 from gradleak.targets import Target
 
-BREADTH = (64, 32, 8)
+BREADTH = (16, 12, 4)
 """How many sentences of each length remain after one layer, how many of all after two, and in the end."""
 
 COMPARED = (128, 64, 40)
@@ -199,7 +199,11 @@ class ContextSearch:
         visited = {tuple(start.tolist())}
 
         def step(current: Tensor, best: tuple[Tensor, float]) -> tuple[Tensor, float] | None:
-            self.observed.report([*sentences[:number], best[0], *sentences[number + 1 :]], 1 - best[1])
+            nonlocal tokens
+            others = [*sentences[:number], best[0], *sentences[number + 1 :]]
+            self.observed.report(others, 1 - best[1])
+            if len(tokens) <= len(current) < self.observed.longest:
+                tokens = self.words.beside(others)
             tried, scores = best_by_context(score, self._neighbours(current, tokens), BREADTH, self.observed.deadline)
             fresh = next((n for n, ids in enumerate(tried) if tuple(ids.tolist()) not in visited), None)
             if fresh is None:
