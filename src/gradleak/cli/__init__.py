@@ -17,20 +17,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from gradleak.cli.interrupts import interrupt_code, interrupt_words, terminable
-from gradleak.cli.startup import begin
+from gradleak.cli.interrupts import acknowledge, interrupt_code, interrupt_words, terminable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    # The application is imported here, where an interrupt of the import is already handled.
-    begin()
     with terminable():
         try:
+            # All else is imported here, where an interrupt is already handled.
+            from gradleak.cli.startup import begin
+
+            begin()
             from gradleak.cli.app import run
 
             return run(arguments)
         except KeyboardInterrupt:
+            acknowledge()
             print(f"gradleak: {interrupt_words()}", file=sys.stderr)
             return interrupt_code()
 

@@ -12,7 +12,7 @@ import typer
 
 from gradleak.cli.codes import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE
 from gradleak.cli.commands import attack, audit, capture, demo, images, invert, listing, report, study
-from gradleak.cli.interrupts import interrupt_code, interrupt_words
+from gradleak.cli.interrupts import acknowledge, interrupt_code, interrupt_words, interrupted
 from gradleak.cli.startup import announce, prepare_streams, something_is_printed
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
@@ -93,18 +93,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
         given.remove(DEBUG)
     try:
         prepare_streams()
-        # For people who watch: programs that read both streams need no such line.
-        announced = arguments is None and sys.stderr.isatty() and not {*QUIET} & {*given}
+        # A pipe gets the line, too: whoever reads it cannot tell a start of seconds from a command that hangs.
+        announced = arguments is None and not {*QUIET} & {*given}
         code = app(args=given, prog_name="gradleak", standalone_mode=False, obj=announced)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
         if debug:
             print(visible(traceback.format_exc(), lines=True), file=sys.stderr, end="")
-        return _explain(error)
+        if not interrupted():
+            return _explain(error)
+        if not isinstance(error, GradleakError):  # a library turned the interrupt into an error of its own
+            raise KeyboardInterrupt from None
+        _refuse(str(error))  # such as partial results that cannot be written
+        return interrupt_code()
     finally:
         something_is_printed()
     if code == INTERRUPTED:
+        acknowledge()
         code = interrupt_code()
         _print_error(interrupt_words())
     return code if isinstance(code, int) else 0
