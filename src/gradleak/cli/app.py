@@ -96,17 +96,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # A pipe gets the line, too: whoever reads it cannot tell a start of seconds from a command that hangs.
         announced = arguments is None and not {*QUIET} & {*given}
         code = app(args=given, prog_name="gradleak", standalone_mode=False, obj=announced)
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
         if debug:
             print(visible(traceback.format_exc(), lines=True), file=sys.stderr, end="")
-        if not interrupted():
-            return _explain(error)
-        if not isinstance(error, GradleakError):  # a library turned the interrupt into an error of its own
-            raise KeyboardInterrupt from None
-        _refuse(str(error))  # such as partial results that cannot be written
-        return interrupt_code()
+        return _after_interrupt(error) if interrupted() else _explain(error)
     finally:
         something_is_printed()
     if code == INTERRUPTED:
@@ -121,10 +116,20 @@ def _options(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
+def _after_interrupt(error: BaseException) -> int:
+    """Return the exit code after an error that came of an interrupt, or while it was handled."""
+    if not isinstance(error, GradleakError):  # a library turned the interrupt into an error of its own
+        raise KeyboardInterrupt from None
+    _refuse(str(error))  # such as partial results that cannot be written
+    return interrupt_code()
+
+
 def _explain(error: BaseException) -> int:
     """Print one line on what went wrong, and return the exit code."""
     if isinstance(error, typer.Abort):
         raise KeyboardInterrupt from None
+    if isinstance(error, SystemExit):  # of Rich, when the pipe that it prints to is closed
+        raise error
     if isinstance(error, BrokenPipeError):  # whoever read the output has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at the end of the process fails again
         return BROKEN_PIPE
