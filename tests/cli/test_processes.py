@@ -132,6 +132,22 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     assert not interrupts.interrupted()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_command_does_not_change_its_exit_code(plugin: Path, number: signal.Signals) -> None:
+    plugin.write_text(f"import atexit, os\natexit.register(os.kill, os.getpid(), {int(number)})\n")
+    answer = gradleak("list", "models", "-q")
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize(("arguments", "code"), [(["list", "models"], 0), (["list", "nothing"], 2)])
+def test_a_standard_error_that_cannot_be_written_changes_nothing(arguments: list[str], code: int) -> None:
+    with open("/dev/full", "w") as full:
+        answer = gradleak(*arguments, capture_output=False, stdout=subprocess.PIPE, stderr=full)
+    assert answer.returncode == code
+    assert bool(answer.stdout) is (code == 0)
+
+
 def test_an_unforeseen_error_is_one_line_without_the_text_and_debug_shows_the_traceback(plugin: Path) -> None:
     plugin.write_text(
         "import gradleak.cli.app as app\n"

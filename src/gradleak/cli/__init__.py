@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gradleak.cli.interrupts import acknowledge, interrupt_code, interrupt_words, terminable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    with terminable():
+    with terminable(is_last=arguments is None):
         try:
             # All else is imported here, where an interrupt is already handled.
             from gradleak.cli.startup import begin
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(arguments)
         except KeyboardInterrupt:
             acknowledge()
-            print(f"gradleak: {interrupt_words()}", file=sys.stderr)
+            with suppress(OSError):
+                print(f"gradleak: {interrupt_words()}", file=sys.stderr, flush=True)
             return interrupt_code()
 
 

@@ -13,7 +13,7 @@ import typer
 from gradleak.cli.codes import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE
 from gradleak.cli.commands import attack, audit, capture, demo, images, invert, listing, report, study
 from gradleak.cli.interrupts import acknowledge, interrupt_code, interrupt_words, interrupted
-from gradleak.cli.startup import announce, prepare_streams, something_is_printed
+from gradleak.cli.startup import announce, prepare_streams, print_notice, something_is_printed
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
 from gradleak.printable import in_one_line, visible
@@ -100,7 +100,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
         if debug:
-            print(visible(traceback.format_exc(), lines=True), file=sys.stderr, end="")
+            print_notice(visible(traceback.format_exc().rstrip(), lines=True))
         return _after_interrupt(error) if interrupted() else _explain(error)
     finally:
         something_is_printed()
@@ -166,4 +166,4 @@ def _refuse(message: str) -> int:
 def _print_error(message: str) -> None:
     something_is_printed()
     line = in_one_line(message)
-    print(f"gradleak: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + '…'}", file=sys.stderr)
+    print_notice(f"gradleak: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + '…'}")

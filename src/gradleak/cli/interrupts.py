@@ -45,11 +45,15 @@ class _Received:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def terminable(*, is_last: bool = False) -> Iterator[None]:
     """Raise `Interruption` in the body at SIGINT and SIGTERM.
 
     Only the main thread can handle signals; elsewhere this changes nothing. A signal that is ignored stays so, as in a
     job that a shell runs in the background.
+
+    Args:
+        is_last: the process ends with the body. Its exit code is settled then, and later signals are ignored: libraries
+            take a while to be torn down.
     """
     _Received.number, _Received.terminated, _Received.dropped = None, -PATIENCE, None
     if threading.current_thread() is not threading.main_thread():
@@ -64,7 +68,7 @@ def terminable() -> Iterator[None]:
         acknowledge()
         sys.unraisablehook = unraisable
         for number, handler in before:
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if is_last else handler)
 
 
 def acknowledge() -> None:
