@@ -4,7 +4,7 @@ python run.py                    both, with the audit; exits with 1 unless a cli
 python run.py --kind classifier  one of them
 python run.py --without          without the audit, to compare the time of a round
 
-A SuperLink is started for it on free ports, and ended with it.
+A SuperLink is started for it on free ports. It ends with this script, and so does all that it started.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,15 +22,17 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flower_text.task import round_texts
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = Path(sys.executable).parent
-CLIENTS, ROUNDS, TEXTS_A_ROUND, START_SECONDS = 3, 2, 2, 120.0
+CLIENTS, ROUNDS, TEXTS_A_ROUND, START_SECONDS, STOP_SECONDS = 3, 2, 2, 120.0, 10.0
 RUN_CONFIG = {
     "classifier": 'batch=1 steps=2 audit-clients=3 budget="20s"',
     "lora": 'batch=2 steps=1 audit-clients=1 budget="20s"',
@@ -44,6 +47,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=Path("audit"), help="where the audits write")
     parser.add_argument("--without", action="store_true", help="train without the audit")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     kinds = [given.kind] if given.kind else ["classifier", "lora"]
     exact = 0
     with superlink() as environment:
@@ -79,9 +83,25 @@ def superlink() -> Iterator[dict[str, str]]:
         wait_for(f"http://127.0.0.1:{http}/health", process)
         yield environment
     finally:
-        process.terminate()
-        process.wait(30)
+        stop(process)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the SuperLink and what it started: a simulation has a session of its own, and outlives it otherwise."""
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    process.terminate()
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    _, running = psutil.wait_procs(started, STOP_SECONDS)
+    for child in running:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait(30)
 
 
 def free_port() -> int:
@@ -110,10 +130,14 @@ def train(kind: str, folder: Path, environment: Mapping[str, str], *, audit: boo
     command += ["--federation-config", f"num-supernodes={CLIENTS} client-resources-num-cpus=1"]
     seconds = 0.0
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
-        for line in run.stdout or ():
-            print(line, end="", flush=True)
-            if found := re.search(r"Strategy execution finished in ([\d.]+)s", line):
-                seconds = float(found.group(1))
+        try:
+            for line in run.stdout or ():
+                print(line, end="", flush=True)
+                if found := re.search(r"Strategy execution finished in ([\d.]+)s", line):
+                    seconds = float(found.group(1))
+        except BaseException:
+            run.kill()  # `with` would wait for its end
+            raise
     if not seconds:
         raise SystemExit("the run did not finish; its log is above")
     return seconds
