@@ -9,11 +9,9 @@ gl.score(result, ["the patient was given ten milligrams"]).rouge2
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 from gradleak.version import __version__
 
+TYPE_CHECKING = False  # without typing: until the command line handles interrupts, they are tracebacks
 if TYPE_CHECKING:
     from gradleak.api import attack, score
     from gradleak.attacks import ATTACKS
@@ -61,6 +59,8 @@ def __getattr__(name: str) -> object:
     # Names are fetched when first used: `import gradleak`, and with it `gradleak --help`, must not wait for torch.
     if name not in _HOMES:
         raise AttributeError(f"module 'gradleak' has no attribute '{name}'")
+    import importlib
+
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

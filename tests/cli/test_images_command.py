@@ -28,6 +28,33 @@ def test_attack_prints_scores_draws_a_picture_and_writes_json(run: Run, tmp_path
     assert written["batches"][0]["labels"] == written["batches"][0]["reference"]
 
 
+@pytest.mark.parametrize(
+    ("interrupted", "arguments"),
+    [
+        ("gradleak.vision.runs.ImageRun.run", ["attack", "--take", "0:2"]),
+        (
+            "gradleak.vision.inverter_training.InverterTraining.run",
+            ["train-inverter", "--auxiliary", "cifar10-sample", "-o", "inverter"],
+        ),
+    ],
+)
+def test_an_interrupt_is_said_in_the_json(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str, arguments: list[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(interrupted, interrupt)
+    answer = run("images", *arguments, "--json", "o.json")
+    assert (answer.code, answer.err) == (130, "gradleak: interrupted\n")
+    assert "interrupted: " in answer.out
+    written = read(tmp_path / "o.json")
+    assert (written["schema"], written["interrupted"]) == (1, True)
+    assert written.get("batches", []) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["o.json"]
+
+
 def test_an_inverter_is_trained_and_used(run: Run, tmp_path: Path) -> None:
     network = ["hidden=8", "epochs=1", "batch=16", "copies=1", "steps=2"]
     refiner = ["rounds=1", "width=8", "refiner_epochs=1", "refiner_batch=16"]

@@ -127,7 +127,13 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradleak.inversion.train_inverter", interrupt)
-    answer = runner(capsys)("invert", "train", *TRAIN, "--model", model, "--text", text, "-o", tmp_path / "out")
-    assert answer.code == 130
-    assert "goes on from the checkpoint" in answer.out
+    command = ("invert", "train", *TRAIN, "--model", model, "--text", text, "-o", tmp_path / "out")
+    monkeypatch.setattr("gradleak.inversion.training.JointTraining.train", interrupt)
+    early = runner(capsys)(*command)
+    assert early.code == 130
+    assert "the same command starts anew: there is no checkpoint yet" in early.out
+    monkeypatch.undo()
+    monkeypatch.setattr("gradleak.inversion.training.load_inverter", interrupt)
+    late = runner(capsys)(*command)
+    assert late.code == 130
+    assert f"the same command goes on from the checkpoint in {tmp_path / 'out'}" in late.out

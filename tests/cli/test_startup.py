@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,17 +32,20 @@ def test_nothing_is_announced_once_something_is_printed(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_sees_the_line_before_torch_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("connect", [pty.openpty, os.pipe], ids=["terminal", "pipe"])
+def test_a_terminal_and_a_pipe_get_the_line_before_torch_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Callable[[], tuple[int, int]]
+) -> None:
     (tmp_path / "slow_plugin.py").write_text("import time\ntime.sleep(3)\nraise SystemExit('enough')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRADLEAK_PLUGINS", "slow_plugin")
-    terminal, end = pty.openpty()
+    reader, end = connect()
     command = [sys.executable, "-m", "gradleak", "list", "models"]
     process = subprocess.Popen(command, stderr=end, stdout=subprocess.DEVNULL)
     os.close(end)
-    first = os.read(terminal, 100).decode()
+    first = os.read(reader, 100).decode()
     process.wait(60)
-    os.close(terminal)
+    os.close(reader)
     assert first.startswith("gradleak: loading …")
 
 

@@ -62,6 +62,18 @@ def test_the_order_of_local_steps_is_found() -> None:
     assert least < replay_difference(target, gradient, mixed, update.protocol)
 
 
+def test_whole_steps_are_exchanged_once_their_texts_are_right() -> None:
+    target, texts = wider_target(), [*TEXTS, *(f"{text} {TEXTS[0]}" for text in TEXTS)][:6]
+    update = Client(target, fedavg=FedAvg(steps=3, lr=5e-5, batch=2)).update(texts, [0, 1, 1, 0, 1, 0])
+    pairs = list(zip(ids_of(target, texts), [0, 1, 1, 0, 1, 0], strict=True))
+    gradient = as_gradient(target, update)
+    least, order, _ = nearest_order(target, gradient, pairs[::-1], update.protocol, Deadline())
+    assert [set(order[first : first + 2]) for first in (0, 2, 4)] == [
+        set(pairs[first : first + 2]) for first in (0, 2, 4)
+    ]
+    assert least < REPLAYED_WHOLE < replay_difference(target, gradient, pairs[::-1], update.protocol)
+
+
 def test_sums_over_clients_shuffled_texts_and_plain_gradients_are_not_replayed() -> None:
     plain = Update({})
     assert not can_replay(plain.protocol)

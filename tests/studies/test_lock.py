@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -93,6 +94,19 @@ def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(GradleakError, match=r"my\.db cannot be written: there is no folder"), only_driver(missing):
         pass
     assert not missing.parent.exists()
+
+
+def test_a_lock_that_finds_the_disk_full_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gradleak.studies.execution.lock.os.write", refuse)
+    with (
+        pytest.raises(GradleakError, match=r"my\.db cannot be written: No space left on device"),
+        only_driver(tmp_path / "my.db"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:

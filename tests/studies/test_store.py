@@ -3,6 +3,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from study_tools import grid, rows
@@ -158,3 +159,32 @@ def test_a_run_that_died_while_making_the_file_is_no_obstacle(tmp_path: Path) ->
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(GradleakError, match=r"my\.db cannot be written: No such file or directory"):
         Store(tmp_path / "none" / "my.db")
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+
+    def connect_to_a_full_disk(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    monkeypatch.setattr("gradleak.studies.records.store.sqlite3.connect", connect_to_a_full_disk)
+    with pytest.raises(GradleakError, match=r"my\.db cannot be written: database or disk is full"):
+        Store(tmp_path / "my.db")
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_store_that_cannot_be_made_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    def fail(store: Store) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    path = tmp_path / "my.db"
+    if existed:
+        path.touch()
+    monkeypatch.setattr(Store, "_prepare", fail)
+    with pytest.raises(GradleakError, match="disk is full"):
+        Store(path)
+    assert path.exists() is existed

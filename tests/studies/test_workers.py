@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from study_tools import children, records, rows, small_study
 
+from gradleak.cli.interrupts import interrupt_code, terminable
 from gradleak.errors import GradleakError
 from gradleak.studies import Event, Executor, InProcess, Processes, RayCluster, Study, Summary, run_study
 from gradleak.studies.execution import executors
@@ -186,6 +188,32 @@ def test_a_ray_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with pytest.raises(GradleakError, match=r"no Ray cluster at 127\.0\.0\.1:1: "):
         Ran(tmp_path, RayCluster("127.0.0.1:1"), odd_study(tmp_path / "study"))
+
+
+class TerminatedRay:
+    """Ray as it starts: with a handler of its own for SIGTERM, which arrives at that moment."""
+
+    ended = False
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def test_a_sigterm_while_ray_starts_ends_the_driver_as_at_any_other_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = TerminatedRay()
+    monkeypatch.setattr("gradleak.studies.execution.ray_cluster._import_ray", lambda: ray)
+    with terminable():
+        with pytest.raises(KeyboardInterrupt), RayCluster():
+            pass
+        assert interrupt_code() == 143
+    assert ray.ended
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

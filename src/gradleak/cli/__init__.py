@@ -16,22 +16,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from gradleak.cli.interrupts import interrupt_code, interrupt_words, terminable
-from gradleak.cli.startup import begin
+from gradleak.cli.interrupts import acknowledge, interrupt_code, interrupt_words, terminable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    # The application is imported here, where an interrupt of the import is already handled.
-    begin()
-    with terminable():
+    with terminable(is_last=arguments is None):
         try:
+            # All else is imported here, where an interrupt is already handled.
+            from gradleak.cli.startup import begin
+
+            begin()
             from gradleak.cli.app import run
 
             return run(arguments)
         except KeyboardInterrupt:
-            print(f"gradleak: {interrupt_words()}", file=sys.stderr)
+            acknowledge()
+            with suppress(OSError):
+                print(f"gradleak: {interrupt_words()}", file=sys.stderr, flush=True)
             return interrupt_code()
 
 

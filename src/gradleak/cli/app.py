@@ -12,8 +12,8 @@ import typer
 
 from gradleak.cli.codes import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE
 from gradleak.cli.commands import attack, audit, capture, demo, images, invert, listing, report, study
-from gradleak.cli.interrupts import interrupt_code, interrupt_words
-from gradleak.cli.startup import announce, prepare_streams, something_is_printed
+from gradleak.cli.interrupts import acknowledge, interrupt_code, interrupt_words, interrupted
+from gradleak.cli.startup import announce, prepare_streams, print_notice, something_is_printed
 from gradleak.errors import GradleakError
 from gradleak.plugins import load_plugins
 from gradleak.printable import in_one_line, visible
@@ -93,18 +93,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         given.remove(DEBUG)
     try:
         prepare_streams()
-        # For people who watch: programs that read both streams need no such line.
-        announced = arguments is None and sys.stderr.isatty() and not {*QUIET} & {*given}
+        # A pipe gets the line, too: whoever reads it cannot tell a start of seconds from a command that hangs.
+        announced = arguments is None and not {*QUIET} & {*given}
         code = app(args=given, prog_name="gradleak", standalone_mode=False, obj=announced)
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # a panic of a library in Rust is no Exception
         if debug:
-            print(visible(traceback.format_exc(), lines=True), file=sys.stderr, end="")
-        return _explain(error)
+            print_notice(visible(traceback.format_exc().rstrip(), lines=True))
+        return _after_interrupt(error) if interrupted() else _explain(error)
     finally:
         something_is_printed()
     if code == INTERRUPTED:
+        acknowledge()
         code = interrupt_code()
         _print_error(interrupt_words())
     return code if isinstance(code, int) else 0
@@ -115,10 +116,20 @@ def _options(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
+def _after_interrupt(error: BaseException) -> int:
+    """Return the exit code after an error that came of an interrupt, or while it was handled."""
+    if not isinstance(error, GradleakError):  # a library turned the interrupt into an error of its own
+        raise KeyboardInterrupt from None
+    _refuse(str(error))  # such as partial results that cannot be written
+    return interrupt_code()
+
+
 def _explain(error: BaseException) -> int:
     """Print one line on what went wrong, and return the exit code."""
     if isinstance(error, typer.Abort):
         raise KeyboardInterrupt from None
+    if isinstance(error, SystemExit):  # of Rich, when the pipe that it prints to is closed
+        raise error
     if isinstance(error, BrokenPipeError):  # whoever read the output has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the flush at the end of the process fails again
         return BROKEN_PIPE
@@ -155,4 +166,4 @@ def _refuse(message: str) -> int:
 def _print_error(message: str) -> None:
     something_is_printed()
     line = in_one_line(message)
-    print(f"gradleak: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + '…'}", file=sys.stderr)
+    print_notice(f"gradleak: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + '…'}")

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 
 from gradleak.errors import GradleakError
@@ -104,4 +105,10 @@ class _HeavyImport(MetaPathFinder):
 def _print(text: str) -> None:
     if _Notice.timer is not None:
         something_is_printed()
+        print_notice(text)
+
+
+def print_notice(text: str) -> None:
+    """Print a line on standard error; one that cannot be written, as on a full disk, does not change what is done."""
+    with suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)

@@ -86,6 +86,10 @@ class Deadline:
         part._whole = self
         return part
 
+    def share(self, fraction: float) -> Deadline:
+        """Return a deadline for one of several ways to the same result: that its time is up makes none incomplete."""
+        return Deadline(fraction * max(self.left, 0.0))
+
 
 class Reporter:
     """Passes progress on, at most every `interval` seconds: reading a loss stops a GPU's queue.

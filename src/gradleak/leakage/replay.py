@@ -7,7 +7,7 @@ optimiser did to the gradients: this judges whole guesses, and proves them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
@@ -33,7 +33,7 @@ REORDERED = 0.3
 a wrong order leave 0.06 to 0.24."""
 
 FEW = 4
-"""All orders of up to this many texts are compared; of more, swaps are tried and kept if they come nearer."""
+"""All orders of up to this many texts are compared; of more, exchanges are tried and kept if they come nearer."""
 
 
 def can_replay(protocol: Protocol) -> bool:
@@ -143,37 +143,78 @@ def nearest_order(
         protocol: how the client trains and sends.
         deadline: when to stop comparing.
     """
-
-    def compared(order: Sequence[Text]) -> tuple[float, list[Text], dict[str, Tensor]]:
-        least, found = _compared(target, observed, order, protocol)
-        return least, list(order), found
-
-    best = compared(texts)
-    tried = {_steps(texts, protocol)}
-    limit = REORDERED if len(texts) > 3 else torch.inf
+    search = _OrderSearch(target, observed, protocol, deadline, texts)
+    if len(texts) <= FEW:
+        while search.take_nearer(permutations(texts)):
+            pass
+        return search.best
     gained = True
-    while gained and SAME < best[0] < limit:
+    while gained:
         gained = False
-        for order in permutations(texts) if len(texts) <= FEW else _swaps(best[1]):
-            if _steps(order, protocol) in tried:
+        for width in dict.fromkeys((1, _texts_of_a_step(len(texts), protocol))):
+            while search.take_nearer(_exchanged(search.best[1], width)):
+                gained = True
+    return search.best
+
+
+class _OrderSearch:
+    """Compares orders of texts with an update, none twice.
+
+    Args:
+        target: the model before training.
+        observed: gradients by name.
+        protocol: how the client trains and sends.
+        deadline: when to stop comparing.
+        texts: the first order.
+
+    Attributes:
+        best: the nearest order so far: the relative difference, the texts, the replay.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        observed: Mapping[str, Tensor],
+        protocol: Protocol,
+        deadline: Deadline,
+        texts: Sequence[Text],
+    ) -> None:
+        self._target, self._observed, self._protocol, self._deadline = target, observed, protocol, deadline
+        self._most = REORDERED if len(texts) > 3 else torch.inf
+        self._tried = {_steps(texts, protocol)}
+        self.best = self._compared(texts)
+
+    def take_nearer(self, orders: Iterable[Sequence[Text]]) -> bool:
+        """Take the first order that comes nearer, and return whether there is one."""
+        for order in orders:
+            if self._deadline.passed or not SAME < self.best[0] < self._most:
+                return False
+            if _steps(order, self._protocol) in self._tried:
                 continue
-            if deadline.passed or best[0] < SAME:
-                return best
-            tried.add(_steps(order, protocol))
-            other = compared(order)
-            if other[0] < best[0]:
-                best, gained = other, True
-                break
-    return best
+            self._tried.add(_steps(order, self._protocol))
+            other = self._compared(order)
+            if other[0] < self.best[0]:
+                self.best = other
+                return True
+        return False
+
+    def _compared(self, order: Sequence[Text]) -> tuple[float, list[Text], dict[str, Tensor]]:
+        least, found = _compared(self._target, self._observed, order, self._protocol)
+        return least, list(order), found
 
 
 def _steps(texts: Sequence[Text], protocol: Protocol) -> tuple[tuple[Text, ...], ...]:
     """Return the texts of each step, in no order: the texts of one step may be exchanged."""
-    training, count = protocol.training, len(texts)
-    size = (training.batch or count) * training.accumulate if training else count
-    size = 1 if count % size else size  # steps reach from one epoch into the next
+    count, size = len(texts), _texts_of_a_step(len(texts), protocol)
     each = [(tuple(ids), label) for ids, label in texts]
     return tuple(tuple(sorted(each[first : first + size])) for first in range(0, count, size))
+
+
+def _texts_of_a_step(count: int, protocol: Protocol) -> int:
+    """Return how many texts each step takes; 1 if steps reach from one epoch into the next."""
+    training = protocol.training
+    size = (training.batch or count) * training.accumulate if training else count
+    return 1 if count % size else size
 
 
 def are_all_trained_on(count: int, protocol: Protocol) -> bool:
@@ -203,10 +244,15 @@ def _compared(
     return _difference(seen, found), found
 
 
-def _swaps(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    for one, other in combinations(range(len(texts)), 2):
+def _exchanged(texts: Sequence[Text], width: int) -> Iterator[Sequence[Text]]:
+    """Yield the orders with so many adjacent texts exchanged for others.
+
+    Which texts share a step shows in how they were rounded, the order of the steps in how the weights drifted: once the
+    first is right, no exchange of single texts improves the second, and whole steps are exchanged.
+    """
+    for one, other in combinations(range(0, len(texts), width), 2):
         order = list(texts)
-        order[one], order[other] = order[other], order[one]
+        order[one : one + width], order[other : other + width] = texts[other : other + width], texts[one : one + width]
         yield order
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradleak.errors import GradleakError
 from gradleak.exchange import Knowledge
+from gradleak.version import __version__
 from gradleak.vision.attacks import ImageAttack, ImageReconstruction
 from gradleak.vision.attacks.base import Report
 from gradleak.vision.client import ImageClient
@@ -112,8 +113,14 @@ def mean_image_scores(results: Sequence[ImageBatchResult]) -> dict[str, float]:
 
 
 def run_record(run: ImageRun, results: Sequence[ImageBatchResult], dataset: str) -> dict[str, Any]:
-    """Return everything about a run for JSON: the schema of `gradleak attack`, with images in place of texts."""
-    target, first = run.client.target, results[0].found
+    """Return everything about a run for JSON: the schema of `gradleak attack`, with images in place of texts.
+
+    Args:
+        run: the run.
+        results: of its clients; none if it was interrupted, because all are attacked side by side.
+        dataset: where the images are from.
+    """
+    target = run.client.target
     return {
         "schema": 1,
         "attack": run.attack.name,
@@ -130,10 +137,10 @@ def run_record(run: ImageRun, results: Sequence[ImageBatchResult], dataset: str)
         "seed": run.seed,
         "batches": [_batch_record(result) for result in results],
         "summary": mean_image_scores(results),
-        "settings": dict(first.settings),
+        "settings": asdict(run.attack),
         "model_hash": target.fingerprint,
-        "version": first.version,
-    }
+        "version": __version__,
+    } | ({} if results else {"interrupted": True})
 
 
 def _batch_record(result: ImageBatchResult) -> dict[str, Any]:

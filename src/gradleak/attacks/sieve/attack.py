@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from gradleak.attacks.base import Attack, register
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.batch_search import refine_batch
+from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.dropout.reader import read_with_dropout
 from gradleak.attacks.sieve.last_token import append_last_tokens
@@ -18,6 +20,7 @@ from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.output import fit_to_knowledge
 from gradleak.attacks.sieve.plain.reader import read_plain
 from gradleak.attacks.sieve.reading import Reading, overview
+from gradleak.attacks.sieve.rounded.peeling import Peeling, number_of_equal_parts
 from gradleak.attacks.sieve.rounded.reader import read_rounded
 from gradleak.errors import GradleakError
 from gradleak.exchange import Finding, Knowledge, Reporter, Snapshot, Victim
@@ -30,7 +33,7 @@ from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.leakage.replay import can_replay
 from gradleak.leakage.row_space import CLEAN
 from gradleak.leakage.tokens import possible_words
-from gradleak.priors import load_prior
+from gradleak.priors import Prior, load_prior
 from gradleak.settings import setting
 from gradleak.targets import Target
 
@@ -100,6 +103,10 @@ class Sieve(Attack):
         inputs = first_layer_inputs(target)
         findings: list[Finding] = []
 
+        @cache
+        def prior() -> Prior | None:
+            return None if self.prior == "none" else load_prior(self.prior, target)
+
         def progress(sentences: Sequence[Tensor], loss: float) -> None:
             texts = tuple(target.decode(sentence.tolist()) for sentence in sentences)
             reporter(len(findings), len(victims), lambda: (loss, texts))
@@ -108,7 +115,15 @@ class Sieve(Attack):
             self._require_maps(inputs, victim)
             words = possible_words(target, victim.gradient)
             observed = ObservedUpdate(
-                target, inputs, victim.gradient, words, target.max_length, progress, reporter.deadline, victim.protocol
+                target,
+                inputs,
+                victim.gradient,
+                words,
+                target.max_length,
+                progress,
+                reporter.deadline,
+                victim.protocol,
+                load_prior=prior,
             )
             findings.append(self._finding(observed, victim.knowledge))
             reporter(number, len(victims), lambda: (findings[-1].loss, findings[-1].history[-1].texts))
@@ -153,9 +168,12 @@ class Sieve(Attack):
             if not observed.inputs.by_position:
                 return self._plain(observed, target.max_length) if off else Reading(notes=[ROTARY])
             hidden = off and bool(observed.floors) and space.floor > HIDDEN
-            timed = replace(observed, deadline=observed.deadline.sooner(SHARE * observed.deadline.left))
-            within = timed if hidden else observed
-            reading = self._without_dropout(within, known) if off else self._with_dropout(observed)
+            if not off:
+                reading = self._with_dropout(observed)
+            elif not hidden:
+                reading = self._without_dropout(observed, known)
+            else:
+                reading = self._peeled(observed, known) or self._in_part_of_the_time(observed, known)
             if reading.sentences and (reading.settled or reading.proof.verified or reading.loss < ROUNDED):
                 return reading
             if hidden and not observed.deadline.passed:
@@ -163,6 +181,35 @@ class Sieve(Attack):
             if observed.deadline.passed or (reading.sentences and (reading.certain or space.floor < CLEAN)):
                 return reading
         return self._defended(observed, known) if observed.inputs.by_position else Reading(notes=[ROTARY])
+
+    def _peeled(self, observed: ObservedUpdate, known: Knowledge) -> Reading | None:
+        """Read a small difference of weights sentence by sentence; None if their weights in it are not known."""
+        target, training = observed.target, observed.protocol.training
+        if training is None or target.task != "classification" or len(observed.inputs.maps) == 1:
+            return None
+        counted = count_sentences(target, observed.gradient, observed.protocol, observed.deadline)
+        count = number_of_equal_parts(training, (known.sequences, counted))
+        if count is None:
+            return None
+        longest = longest_length(target, observed.gradient) or target.max_length
+
+        def search(rest: ObservedUpdate, missing: int) -> Sequence[Sequence[int]]:
+            near = read_defended(rest, Knowledge(batch_size=missing))
+            return near.sentences if near else ()
+
+        found = Peeling(observed, count, longest, self.starts, search).run()
+        reading = _proven(observed, found.sentences, found.labels)
+        if found.sentences and not reading.proof.verified and not observed.deadline.passed:
+            better = refine_batch(observed, found.sentences)
+            again = _proven(observed, [tuple(ids) for ids in better.sentences], better.labels)
+            reading = again if again.loss < reading.loss else reading
+        if not reading.proof.verified:
+            reading.certain, reading.settled = found.certain, found.whole and reading.loss < ROUNDED
+            reading.notes.append(f"{found.certain} of {count} sentences fit the update; no proof")
+        return reading
+
+    def _in_part_of_the_time(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
+        return self._without_dropout(replace(observed, deadline=observed.deadline.share(SHARE)), known)
 
     def _with_dropout(self, observed: ObservedUpdate) -> Reading:
         target = observed.target
@@ -216,8 +263,7 @@ class Sieve(Attack):
         return _proven(observed, sentences, found.labels)
 
     def _defended(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
-        prior = None if self.prior == "none" else load_prior(self.prior, observed.target)
-        found = read_defended(observed, known, prior)
+        found = read_defended(observed, known)
         if found is None:
             return Reading(notes=[NOTHING])
         sentences = [tuple(ids) for ids in found.sentences]

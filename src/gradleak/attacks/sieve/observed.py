@@ -15,6 +15,7 @@ from gradleak.leakage.noise_floor import NoiseFloor, Spectrum, whiten
 from gradleak.leakage.perturbation import is_perturbed
 from gradleak.leakage.restoration import restore
 from gradleak.leakage.row_space import Subspace, row_space, scaled_rows, signal_space
+from gradleak.priors import Prior
 from gradleak.targets import Projection, Target
 
 Sentence = tuple[int, ...]
@@ -43,6 +44,7 @@ class ObservedUpdate:
         protocol: what is public of how the update was made.
         floors: noise floors of the maps whose gradients were restored, by the module of the first of each group.
         sent: the gradients as they were sent, where some were restored; None where none was.
+        load_prior: returns a language model that proposes words, loaded when it is first needed; None for none.
     """
 
     target: Target
@@ -55,6 +57,7 @@ class ObservedUpdate:
     protocol: Protocol = field(default_factory=Protocol)
     floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
     sent: Mapping[str, Tensor] | None = None
+    load_prior: Callable[[], Prior | None] = lambda: None
 
     @property
     def as_steps(self) -> bool:

@@ -14,6 +14,9 @@ from torch import Tensor
 from gradleak.leakage.layer_inputs import LayerInputs
 from gradleak.targets import Projection, Target
 
+MOST_KEPT = 2**15
+"""How many pairs a table keeps from one call to the next."""
+
 
 @dataclass(frozen=True)
 class TokenPairs:
@@ -55,6 +58,21 @@ class TokenPairs:
         """Return the pairs with queries, keys and values in another precision."""
         return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
 
+    def followed_by(self, other: TokenPairs) -> TokenPairs:
+        """Return these pairs and then others, of the same model."""
+        relative = self.relative
+        if other.relative is not None and (relative is None or relative.shape[1] < other.relative.shape[1]):
+            relative = other.relative
+        return TokenPairs(
+            torch.cat([self.tokens, other.tokens]),
+            torch.cat([self.positions, other.positions]),
+            torch.cat([self.query, other.query]),
+            torch.cat([self.key, other.key]),
+            torch.cat([self.value, other.value]),
+            self.causal,
+            relative,
+        )
+
     def at(self, position: int) -> Tensor:
         """Return the indices of the pairs at a position."""
         return (self.positions == position).nonzero().flatten()
@@ -63,12 +81,57 @@ class TokenPairs:
         """Return the attention contexts `[sentences, tokens, width]` of sentences given as indices of pairs."""
         query, key, value = self.query[sentences], self.key[sentences], self.value[sentences]
         scores = torch.einsum("sihd,sjhd->shij", query, key)
-        if self.relative is not None:
-            scores = scores + self.relative[:, : scores.shape[2], : scores.shape[3]].to(scores)
-        if self.causal:
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-            scores = scores.masked_fill(later, -torch.inf)
+        scores = scores + self.score_bias(scores.shape[-1]).to(scores)
         return torch.einsum("shij,sjhd->sihd", scores.softmax(dim=-1), value).flatten(2)
+
+    def score_bias(self, length: int) -> Tensor:
+        """Return what is added to the scores of a sentence `[heads or 1, tokens, tokens]`: −∞ for what is not seen."""
+        bias = torch.zeros(1, length, length, dtype=torch.float64, device=self.tokens.device)
+        if self.relative is not None:
+            bias = bias + self.relative[:, :length, :length]
+        return bias.masked_fill(torch.ones_like(bias[0], dtype=torch.bool).triu(1), -torch.inf) if self.causal else bias
+
+
+class PairTable:
+    """Pairs that were asked for before, so that a search runs the first layer's maps once for each.
+
+    Args:
+        target: the model.
+        inputs: the tables of x(t, p).
+    """
+
+    def __init__(self, target: Target, inputs: LayerInputs) -> None:
+        self._target, self._inputs = target, inputs
+        self._clear()
+
+    def trim(self) -> None:
+        """Forget all pairs if there are too many; indices are no longer valid then."""
+        if len(self._keys) > MOST_KEPT:
+            self._clear()
+
+    def _clear(self) -> None:
+        none = torch.empty(0, dtype=torch.long, device=self._target.device)
+        self._keys, self._rows = none, none  # keys in ascending order, and the row of each
+        self.pairs = self._made(none)
+
+    def rows(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Return the indices of pairs in `pairs`, in the shape of the tokens."""
+        keys = tokens * len(self._inputs.positions) + positions
+        missing = torch.unique(keys[~torch.isin(keys, self._keys)])
+        if len(missing):
+            self._add(missing)
+        return self._rows[torch.searchsorted(self._keys, keys)]
+
+    def _add(self, keys: Tensor) -> None:
+        first = len(self._rows)
+        self.pairs = self.pairs.followed_by(self._made(keys))
+        rows = torch.cat([self._rows, torch.arange(first, first + len(keys), device=keys.device)])
+        self._keys, order = torch.cat([self._keys, keys]).sort()
+        self._rows = rows[order]
+
+    def _made(self, keys: Tensor) -> TokenPairs:
+        places = len(self._inputs.positions)
+        return TokenPairs.of(self._target, self._inputs, keys // places, keys % places).to(self._target.dtype)
 
 
 def _apply(target: Target, projection: Projection, rows: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gradleak.cli.codes import INTERRUPTED
+from gradleak.cli.interrupts import acknowledge
 from gradleak.cli.options.attack import AttackChoice
 from gradleak.cli.options.groups import with_groups
 from gradleak.cli.options.parse import check_outputs, parse_know, parse_settings
@@ -93,6 +94,7 @@ def run_and_report(
                 results.append(result)
                 show_batch(screen, result, len(results), plan.count)
     except KeyboardInterrupt:
+        acknowledge()
         interrupted = True
         show_interrupt(screen, watch.last, len(results), plan.count)
     show_summary(screen, results)

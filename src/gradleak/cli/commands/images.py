@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradleak.bounds import LARGEST_WHOLE, MOST_STEPS
+from gradleak.cli.codes import INTERRUPTED
 from gradleak.cli.options.groups import with_groups
 from gradleak.cli.options.images import (
     ImageModelChoice,
@@ -78,7 +79,12 @@ def attack(
 
     weights = find_lpips_weights()
     distance = None if weights is None else Lpips(weights, run.client.target.device)
-    results = run.run(progress(screen, run.attack.name), distance)
+    try:
+        results = run.run(progress(screen, run.attack.name), distance)
+    except KeyboardInterrupt:
+        screen.line("interrupted: all images are read together, and none is finished", "yellow")
+        write_json(json_file, run_record(run, [], private.dataset))
+        raise typer.Exit(INTERRUPTED) from None
     show_result(screen, results, picture)
     if distance is None:
         screen.line(MISSING, "dim")
@@ -194,13 +200,18 @@ def train_inverter(
         screen.line(line)
 
     training = InverterTraining(target, own, defenses, chosen, seconds, seconds, report)
-    inverter = training.run()
+    described = {"schema": 1, "inverter": str(folder), "auxiliary": auxiliary, "images": len(own)}
+    try:
+        inverter = training.run()
+    except KeyboardInterrupt:
+        screen.line("interrupted: no inverter is written", "yellow")
+        write_json(json_file, described | {"log": log, "interrupted": True})
+        raise typer.Exit(INTERRUPTED) from None
     save_image_inverter(inverter, folder)
     size = (folder / FILE).stat().st_size
     screen.result(f"{folder}: {len(own):,} auxiliary images, {size / 2**20:.1f} MiB")
     screen.line(f"use it: gradleak images attack --attack lti --set inverter={folder}")
-    record = {"schema": 1, "inverter": str(folder), "defenses": list(inverter.defenses), "bytes": size}
-    write_json(json_file, record | {"auxiliary": auxiliary, "images": len(own), "log": log})
+    write_json(json_file, described | {"defenses": list(inverter.defenses), "bytes": size, "log": log})
 
 
 @app.command(

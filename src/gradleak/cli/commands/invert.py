@@ -56,6 +56,7 @@ def train(
     sender, rate = client.read(), inverter.rate
     target = model.load(seed)
     from gradleak.inversion import checkpoint_rate, choose_rate, train_inverter
+    from gradleak.inversion.checkpoint import CHECKPOINT
 
     recipe = inverter.recipe(target, sender, seed)
     screen = Screen(quiet, json_file)
@@ -71,7 +72,9 @@ def train(
                 target, recipe, stream, unseen, folder, lambda at: show(at.samples, at.total, _position(at))
             )
     except KeyboardInterrupt:
-        screen.line(f"interrupted: the same command goes on from the checkpoint in {folder}", "yellow")
+        kept = (folder / CHECKPOINT).is_file()
+        next_time = f"goes on from the checkpoint in {folder}" if kept else "starts anew: there is no checkpoint yet"
+        screen.line(f"interrupted: the same command {next_time}", "yellow")
         write_json(json_file, {"schema": 1, "inverter": str(folder), "interrupted": True, "version": __version__})
         raise typer.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - began

@@ -64,9 +64,13 @@ class _SignedFile:
         content = os.read(descriptor, LONGEST_SIGNATURE)
         if content.startswith(SIGNATURE) or not (content or self._existed):
             self._descriptor = descriptor
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, SIGNATURE + str(os.getpid()).encode())
+            try:
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, SIGNATURE + str(os.getpid()).encode())
+            except OSError:  # a full disk: without its signature no later run would know the file as ours
+                self.delete()
+                raise
 
     def delete(self) -> None:
         """Delete the file if it is ours and its name has not been given to another."""

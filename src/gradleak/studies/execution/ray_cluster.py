@@ -79,15 +79,20 @@ class RayCluster(Executor):
             options |= {"num_cpus": self._cores, "include_dashboard": False}
         else:
             _check_reachable(self._address)
-        before = signal.getsignal(signal.SIGTERM)
+        before, terminated = signal.getsignal(signal.SIGTERM), False
         try:
             self._ray.init(address=self._address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise GradleakError(f"no Ray cluster at {self._address}: {in_one_line(error)}") from None
+        except SystemExit:  # by Ray's own handler of SIGTERM, which is there while it starts
+            terminated = True
         finally:
             # Ray answers SIGTERM with a dump of its C++ stack; the driver ends as it does everywhere.
             if threading.current_thread() is threading.main_thread() and before is not None:
                 signal.signal(signal.SIGTERM, before)
+        if terminated:
+            self._ray.shutdown()
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _import_ray() -> Any:  # noqa: ANN401 - a module without types

@@ -92,6 +92,11 @@ OPTIONS: Mapping[tuple[str, ...], Shape] = {
 """What it may have; null stands for nothing."""
 
 
+def is_refused_write(error: Exception) -> bool:
+    """Return whether an error of the database says that its file cannot be written, rather than that it is damaged."""
+    return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+
+
 def check_file(connection: sqlite3.Connection, path: Path) -> None:
     """Raise a GradleakError unless a file is sound and has our tables, and no views, triggers or other tables.
 

@@ -25,6 +25,7 @@ from gradleak.studies.records.soundness import (
     TABLES,
     check_file,
     check_rows,
+    is_refused_write,
     read_config,
     read_object,
 )
@@ -47,6 +48,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        is_new = not self.path.exists()
         create_private(self.path)  # or SQLite would let everybody read the private sentences
         try:
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
@@ -54,12 +56,14 @@ class Store:
             raise GradleakError(f"{path} cannot be opened: {error}") from None
         try:
             self._prepare()
-        except DATABASE_ERRORS as error:
+        except (*DATABASE_ERRORS, GradleakError) as error:
             self.close()
-            raise GradleakError(f"{path} cannot be read as study records: {error}") from None
-        except GradleakError:
-            self.close()
-            raise
+            if is_new and not self.path.stat().st_size:  # the disk is full
+                self.path.unlink()
+            if isinstance(error, GradleakError):
+                raise
+            problem = "cannot be written" if is_refused_write(error) else "cannot be read as study records"
+            raise GradleakError(f"{path} {problem}: {error}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
-from gradleak.attacks.sieve.defended.edits import neighbours
+from gradleak.attacks.sieve.defended.edits import (
+    Replacements,
+    lengthened,
+    neighbours,
+    replaced,
+    word_positions,
+)
 from gradleak.defenses import parse_defense
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.targets import Target
@@ -22,6 +28,10 @@ def truth_of(target: Target) -> list[torch.Tensor]:
     return [torch.tensor(ids) for ids in ids_of(target)]
 
 
+def sentences_of(groups: list[torch.Tensor | Replacements]) -> list[torch.Tensor]:
+    return [group.sentences if isinstance(group, Replacements) else group for group in groups]
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_the_first_layer_by_pairs_is_the_first_layer(family: str) -> None:
     target = wider_target(family)
@@ -31,6 +41,18 @@ def test_the_first_layer_by_pairs_is_the_first_layer(family: str) -> None:
     torch.testing.assert_close(score.first_layer(ids), score(ids, 1), rtol=1e-4, atol=1e-5)
     beside = score.with_fixed_sequences(truth_of(target)[:1])
     torch.testing.assert_close(beside.first_layer(ids), beside(ids, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "mpnet"])
+def test_replaced_words_are_scored_as_whole_sentences_are(family: str) -> None:
+    target = wider_target(family)
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
+    first, _, third = truth_of(target)
+    words = torch.arange(5, len(target.word_embeddings))[:9].expand(len(third) + 1, -1)
+    places = word_positions(target, third)
+    for own in (score, score.with_fixed_sequences([first])):
+        for group in (replaced(third, places, words), lengthened(third, places, words)):
+            torch.testing.assert_close(own.first_layer(group), own(group.sentences, 1), rtol=1e-4, atol=1e-5)
 
 
 def spanned_by_contexts(target: Target) -> Mapping[str, torch.Tensor]:
@@ -52,9 +74,8 @@ def test_a_true_sentence_passes_better_than_its_neighbours_whatever_else_is_in_t
     assert score.depth == 3  # the last layer says little
     words = torch.arange(5, len(target.word_embeddings))
     for truth in truth_of(target):
-        kinds = neighbours(target, truth, words.expand(16, -1), 16)
         best = float(score(truth[None]))
-        for kind in kinds:
+        for kind in sentences_of(neighbours(target, truth, words.expand(16, -1), 16)):
             wrong = kind if kind.shape[1] != len(truth) else kind[(kind != truth).any(dim=1)]
             assert float(score(wrong).max()) < best
 
@@ -74,7 +95,7 @@ def test_likeliest_are_the_best_of_all_the_best_first() -> None:
     score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
     words = torch.arange(5, len(target.word_embeddings))
     kinds = neighbours(target, truth_of(target)[0], words.expand(16, -1), 16)
-    every = torch.cat([score(kind) for kind in kinds])
+    every = torch.cat([score(kind) for kind in sentences_of(kinds)])
     sentences, shares = best_by_context(score, kinds, (len(every), len(every), 5))
     assert len(sentences) == 5
     torch.testing.assert_close(shares, every.topk(5).values)

@@ -20,8 +20,8 @@ def alike(drafts: Sequence[Draft]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def nothing(draft: Draft) -> list[list[int]]:
-    return [[] for _ in range(len(draft.tokens) + 1)]
+def nothing(tokens: Sequence[int]) -> list[list[int]]:
+    return [[] for _ in range(len(tokens) + 1)]
 
 
 def test_changes_speak_of_names_and_can_be_made_together() -> None:
@@ -66,11 +66,28 @@ def test_a_climb_finds_words_order_and_length_from_nothing() -> None:
 def test_a_word_that_is_suggested_or_considered_is_found_though_it_was_not_learnt() -> None:
     start = Draft.of((7, 3, 1, 3, 5))
     assert LazyClimb(alike, nothing, 10, resize=True).run(start, 1000)[0].tokens == start.tokens
-    suggested = LazyClimb(alike, lambda draft: [[9]] * (len(draft.tokens) + 1), 10, resize=True)
+    suggested = LazyClimb(alike, lambda tokens: [[9]] * (len(tokens) + 1), 10, resize=True)
     assert suggested.run(start, 1000)[0].tokens == WANTED
     considered = LazyClimb(alike, nothing, 10, resize=True)
     considered.consider([Change("replace", start.names[2], 9)])
     assert considered.run(start, 1000)[0].tokens == WANTED
+
+
+def test_no_change_is_given_up_before_it_was_evaluated_and_considered_ones_come_first() -> None:
+    evaluated: list[tuple[int, ...]] = []
+
+    def flat(drafts: Sequence[Draft]) -> torch.Tensor:
+        evaluated.extend(draft.tokens for draft in drafts)
+        return torch.zeros(len(drafts), dtype=torch.float64)
+
+    start = Draft.of(range(30))
+    climb = LazyClimb(flat, nothing, 40, resize=True)
+    climb.consider([Change("replace", start.names[4], 99)])
+    climb.run(start, 10_000)
+    assert evaluated[1] == start.after([Change("replace", start.names[4], 99)]).tokens
+    assert {
+        start.after([change]).tokens for change in possible_changes(start, [], nothing(start.tokens), resize=True)
+    } <= set(evaluated)
 
 
 def test_a_climb_keeps_to_its_length_and_to_its_limits() -> None:

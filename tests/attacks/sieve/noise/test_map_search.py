@@ -7,6 +7,7 @@ import torch
 
 from gradleak.attacks import find_attack
 from gradleak.attacks.sieve.noise import map_search
+from gradleak.attacks.sieve.noise.likelihood import Likelihood
 from gradleak.attacks.sieve.noise.map_search import read_by_likelihood
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
@@ -39,12 +40,14 @@ def test_a_sentence_with_wrong_words_is_put_right_without_a_prior() -> None:
     assert found.labels == [1]
 
 
-def test_what_leaves_nothing_but_noise_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_seems_to_leave_nothing_but_noise_is_put_right_by_the_posterior(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Likelihood, "leaves_only_noise", lambda *_: True)
+    monkeypatch.setattr(map_search.MapSearch, "run", None)
     target = wider_target()
     (truth,) = ids_of(target, [TEXT])
-    monkeypatch.setattr(map_search, "MapSearch", None)
-    read = DefendedReading([list(truth)], [], 0.5)
-    assert read_by_likelihood(noisy(target), read, None) is read
+    other = int((target.word_directions @ target.word_directions[truth[2]]).topk(3).indices[1])
+    read = DefendedReading([[*truth[:2], other, *truth[3:]]], [], 0.5)
+    assert tuple(read_by_likelihood(noisy(target), read, None).sentences[0]) == truth
 
 
 @pytest.mark.parametrize("length", [5, 9])

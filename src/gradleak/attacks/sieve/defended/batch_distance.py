@@ -27,6 +27,9 @@ from gradleak.targets import Target
 SAMPLED = 2**14
 """Entries of each tensor by which steps of Adam are compared; all of them would not tell more."""
 
+MOST_KEPT = 1024
+"""How many sentences' gradients are kept: those of a batch are used again and again, and take a megabyte each."""
+
 FEW_ORDERS = 5
 """All orders of up to this many sentences are compared; of more, orders that differ by a swap."""
 
@@ -162,11 +165,14 @@ class StepDistance:
     def _gradient(self, sentence: tuple[int, ...], label: int) -> tuple[list[Tensor], float]:
         """Return sampled entries of a sentence's gradient, and its norm, which clipping needs."""
         key = (sentence, label)
+        if key not in self._known and len(self._known) >= MOST_KEPT:
+            del self._known[next(iter(self._known))]
         if key not in self._known:
             gradient = batch_gradient(self._observed.target, [sentence], [label], self._every)
             norm = float(torch.stack([own.norm() for own in gradient.values()]).norm()) if self._training.clip else 0.0
             self._known[key] = (self._sampled(gradient), norm)
-        return self._known[key]
+        self._known[key] = found = self._known.pop(key)  # the most recently used are the last
+        return found
 
     def _steps(self, gradients: Sequence[tuple[list[Tensor], float]]) -> list[Tensor]:
         """Return the mean step of the optimiser over local training, for each tensor."""

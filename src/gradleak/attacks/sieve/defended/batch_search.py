@@ -8,15 +8,17 @@ twice, then by itself. In the end the gradient of the whole batch decides betwee
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.defended.batch_distance import batch_distance
+from gradleak.attacks.sieve.defended.batch_distance import BatchDistance, batch_distance
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
-from gradleak.attacks.sieve.defended.edits import neighbours
+from gradleak.attacks.sieve.defended.edits import Replacements, neighbours, with_runs_moved, word_positions
 from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, complete_by_rank
+from gradleak.attacks.sieve.defended.likely_edits import likely_edits
 from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.defended.token_pursuit import FoundWords, affinities, group_words, pursue_words
 from gradleak.attacks.sieve.hill_climb import hill_climb
@@ -27,7 +29,7 @@ from gradleak.leakage.proof import REPLAYED_WHOLE
 from gradleak.leakage.replay import can_replay, replay_difference
 from gradleak.targets import Target
 
-BREADTH = (64, 32, 8)
+BREADTH = (16, 12, 4)
 """How many sentences of each length remain after one layer, how many of all after two, and in the end."""
 
 COMPARED = (128, 64, 40)
@@ -50,6 +52,10 @@ FEW_MISSING = 8
 
 NEARLY = 0.2
 """The distance below which a batch may be the very one: steps of Adam at weights that drifted leave 0.1."""
+
+MOVED_RUNS = 32
+"""In sentences of up to this many words, runs of words are moved where the distance of the whole batch decides; the
+number of ways grows with the third power."""
 
 LEAST_GAIN = 1e-4
 """Smaller gains of the score are noise."""
@@ -193,7 +199,11 @@ class ContextSearch:
         visited = {tuple(start.tolist())}
 
         def step(current: Tensor, best: tuple[Tensor, float]) -> tuple[Tensor, float] | None:
-            self.observed.report([*sentences[:number], best[0], *sentences[number + 1 :]], 1 - best[1])
+            nonlocal tokens
+            others = [*sentences[:number], best[0], *sentences[number + 1 :]]
+            self.observed.report(others, 1 - best[1])
+            if len(tokens) <= len(current) < self.observed.longest:
+                tokens = self.words.beside(others)
             tried, scores = best_by_context(score, self._neighbours(current, tokens), BREADTH, self.observed.deadline)
             fresh = next((n for n, ids in enumerate(tried) if tuple(ids.tolist()) not in visited), None)
             if fresh is None:
@@ -206,12 +216,19 @@ class ContextSearch:
 
     def near(self, sentences: Sequence[Tensor], number: int) -> tuple[list[Tensor], Tensor]:
         """Return the sentences one edit away from one with the best scores, and their scores."""
-        tokens = self.words.beside(sentences)
-        return best_by_context(
-            self.score, self._neighbours(sentences[number], tokens), COMPARED, self.observed.deadline
-        )
+        sentence = sentences[number]
+        groups = self._neighbours(sentence, self.words.beside(sentences))
+        places = word_positions(self.observed.target, sentence)
+        if 2 < len(places) <= MOVED_RUNS:
+            groups.append(with_runs_moved(sentence, places))
+        return best_by_context(self.score, groups, COMPARED, self.observed.deadline)
 
-    def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor]:
+    def likely(self, sentence: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the sentences with a word replaced by one like it, and with words that a prior expects."""
+        groups = likely_edits(self.observed, sentence, resize=self._resize)
+        return [ids for group in groups for ids in group], torch.cat([self.score(group) for group in groups])
+
+    def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor | Replacements]:
         return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)
 
 
@@ -226,29 +243,56 @@ def decide_by_distance(search: ContextSearch, sentences: Sequence[Tensor]) -> De
     Under dropout a superfluous word may bring it closer, too: the context score counts as much as a sentence's own part
     of the distance.
     """
-    observed, count = search.observed, len(sentences)
+    observed = search.observed
     distance = batch_distance(observed)
     batch = distance.labelled([ids.tolist() for ids in sentences])
     sentences = [torch.tensor(ids, device=observed.words.device) for ids in batch.sentences]
-    scores = search.score.each(sentences).tolist()
-    unsettled = set(range(count))
+    decision = _Decision(batch, distance, sentences, search.score.each(sentences).tolist())
+    unsettled = set(range(len(sentences)))
     for _ in range(ROUNDS):
-        for number in sorted(unsettled, key=scores.__getitem__):
+        for number in sorted(unsettled, key=decision.scores.__getitem__):
             observed.report(sentences, batch.distance)
-            tried, passed = search.near(sentences, number)
-            if not tried:  # the deadline has passed
+            near = search.near(sentences, number)
+            if observed.deadline.passed:
                 return batch
-            distances = distance.replaced(batch, number, tried)
-            losses = count * distances - passed.to(distances)
-            best = int(losses.argmin())
-            if float(losses[best]) > count * batch.distance - scores[number] - LEAST_GAIN:
+            if not decision.take_better(number, *near) and not decision.take_better(
+                number, *search.likely(sentences[number])
+            ):
                 unsettled.remove(number)
-                continue
-            sentences[number], scores[number], batch.distance = tried[best], float(passed[best]), float(distances[best])
-            batch.sentences[number] = tried[best].tolist()
-            if _is_solved(observed, batch):
+            elif _is_solved(observed, batch):
                 return batch
     return batch
+
+
+@dataclass
+class _Decision:
+    """The sentences of a batch while they are decided on one by one.
+
+    Attributes:
+        batch: the batch, whose sentences and distance change.
+        distance: compares batches with the update.
+        sentences: the same sentences as tensors.
+        scores: the context score of each.
+    """
+
+    batch: DefendedReading
+    distance: BatchDistance
+    sentences: list[Tensor]
+    scores: list[float]
+
+    def take_better(self, number: int, tried: Sequence[Tensor], scores: Tensor) -> bool:
+        """Take the best of other sentences in place of one if it is better, and return whether it is."""
+        if not len(tried):
+            return False
+        count, batch = len(self.sentences), self.batch
+        distances = self.distance.replaced(batch, number, tried)
+        losses = count * distances - scores.to(distances)
+        best = int(losses.argmin())
+        if float(losses[best]) > count * batch.distance - self.scores[number] - LEAST_GAIN:
+            return False
+        self.sentences[number], self.scores[number] = tried[best], float(scores[best])
+        batch.sentences[number], batch.distance = tried[best].tolist(), float(distances[best])
+        return True
 
 
 def _is_solved(observed: ObservedUpdate, batch: DefendedReading) -> bool:

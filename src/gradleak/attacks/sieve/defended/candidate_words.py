@@ -16,7 +16,7 @@ it; of the whole vocabulary, those that capture most of the residual."""
 LIKELY_LENGTH = 32
 """Words are ranked in advance for sentences of so many tokens; for longer ones when they are met."""
 
-MARGIN = 30
+MARGIN = 8
 """Words are proposed for so many positions beyond the longest sentence, which may grow by one in every step."""
 
 

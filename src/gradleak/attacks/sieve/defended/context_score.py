@@ -17,8 +17,10 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.defended.context_space import ContextSpace
+from gradleak.attacks.sieve.defended.edits import Replacements
 from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
-from gradleak.attacks.sieve.token_pairs import TokenPairs
+from gradleak.attacks.sieve.token_pairs import PairTable
 from gradleak.exchange import Deadline
 from gradleak.leakage.layer_inputs import LayerInputs
 from gradleak.leakage.noise_floor import Spectrum
@@ -27,9 +29,6 @@ from gradleak.targets.hooks import captured_inputs
 
 DEPTH = 4
 """How many layers are used; never the last, of which a classifier uses one token."""
-
-OWN_PART = 0.1
-"""A context with less than this fraction outside the fixed sentences' contexts is not informative."""
 
 AT_ONCE = 128
 """How many sentences are scored at a time."""
@@ -54,7 +53,7 @@ class ContextScore:
         spectrum: Callable[[Sequence[Projection]], Spectrum] | None = None,
     ) -> None:
         self.target, self.inputs = target, inputs
-        self._spaces: dict[str, Tensor] = {}  # directions [width, rank] by module
+        self._spaces: dict[str, ContextSpace] = {}  # by module
         for layer in target.layers[: max(1, min(DEPTH, len(target.layers) - 1))]:
             part = layer.attention_output
             if part.weight not in gradient:
@@ -62,9 +61,8 @@ class ContextScore:
             directions = _clear(spectrum((part,))) if spectrum else _strongest(part.weight_in(gradient))
             if directions is None:
                 break
-            self._spaces[part.module] = directions.to(target.word_embeddings)
-        self._left = self._spaces
-        self._fixed = {path: directions[:, :0] for path, directions in self._spaces.items()}
+            self._spaces[part.module] = ContextSpace.of(directions.to(target.word_embeddings))
+        self._table = PairTable(target, inputs)
 
     @property
     def depth(self) -> int:
@@ -76,11 +74,9 @@ class ContextScore:
         beside = copy(self)
         contexts = [captured_inputs(self.target, ids[None], list(self._spaces)) for ids in sentences]
         if contexts:
-            rows = {path: torch.cat([each[path][0] for each in contexts]) for path in self._spaces}
-            beside._fixed = {path: torch.linalg.qr(own.T)[0] for path, own in rows.items()}
-            beside._left = {
-                path: every - beside._fixed[path] @ (beside._fixed[path].T @ every)
-                for path, every in self._spaces.items()
+            beside._spaces = {
+                path: space.beside(torch.cat([each[path][0] for each in contexts]))
+                for path, space in self._spaces.items()
             }
         return beside
 
@@ -90,32 +86,30 @@ class ContextScore:
         scores = []
         for part in torch.split(ids, AT_ONCE):
             contexts = captured_inputs(self.target, part, paths)
-            scores.append(torch.stack([self._captured(contexts[path], path) for path in paths]).mean(dim=0))
+            scores.append(torch.stack([self._spaces[path].captured(contexts[path]) for path in paths]).mean(dim=0))
         return torch.cat(scores)
 
-    def first_layer(self, ids: Tensor) -> Tensor:
-        """Return the score by the first layer's contexts alone `[sentences]`.
-
-        Sentences that differ in one word have most (token, position) pairs in common: the first layer's maps run once
-        for each distinct pair.
-        """
-        path, *_ = self._spaces
-        positions = len(self.inputs.positions)
-        each, numbers = torch.unique(
-            ids * positions + torch.arange(ids.shape[1], device=ids.device), return_inverse=True
-        )
-        pairs = TokenPairs.of(self.target, self.inputs, each // positions, each % positions).to(self._left[path].dtype)
-        return torch.cat([self._captured(pairs.contexts(part), path) for part in torch.split(numbers, AT_ONCE)])
+    def first_layer(self, group: Tensor | Replacements) -> Tensor:
+        """Return the score of sentences by the first layer's contexts alone `[sentences]`."""
+        space, table = next(iter(self._spaces.values())), self._table
+        table.trim()
+        if isinstance(group, Replacements):
+            places = group.places.tolist()
+            words = table.rows(group.tokens, group.places[:, None].expand_as(group.tokens))
+            bases = table.rows(group.bases, _positions(group.bases))
+            each = zip(bases, places, words, strict=True)
+            return torch.cat([space.replaced(table.pairs, base, place, tried) for base, place, tried in each])
+        parts = torch.split(table.rows(group, _positions(group)), AT_ONCE)
+        return torch.cat([space.captured(table.pairs.contexts(part)) for part in parts])
 
     def each(self, sentences: Sequence[Tensor]) -> Tensor:
         """Return the scores of sentences of several lengths `[sentences]`."""
         return torch.cat([self(ids[None]) for ids in sentences])
 
-    def _captured(self, contexts: Tensor, path: str) -> Tensor:
-        """Return the mean captured fraction of contexts `[sentences, tokens, width]`, beside the fixed ones."""
-        whole = contexts.square().sum(dim=-1)
-        own = torch.maximum(whole - (contexts @ self._fixed[path]).square().sum(dim=-1), OWN_PART * whole)
-        return ((contexts @ self._left[path]).square().sum(dim=-1) / own.clamp(min=1e-12)).mean(dim=-1)
+
+def _positions(ids: Tensor) -> Tensor:
+    """Return the position of each token of sentences `[sentences, tokens]`."""
+    return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
 def _clear(spectrum: Spectrum) -> Tensor | None:
@@ -130,7 +124,10 @@ def _strongest(gradient: Tensor) -> Tensor | None:
 
 
 def best_by_context(
-    score: ContextScore, groups: Sequence[Tensor], breadth: Sequence[int], deadline: Deadline | None = None
+    score: ContextScore,
+    groups: Sequence[Tensor | Replacements],
+    breadth: Sequence[int],
+    deadline: Deadline | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Return the sentences with the largest scores, the best first, and their scores; none if the deadline has passed.
 
@@ -138,17 +135,22 @@ def best_by_context(
 
     Args:
         score: the score.
-        groups: sentences, those of one length together, each `[sentences, tokens]`.
+        groups: sentences, each group of one length.
         breadth: how many of each length remain after the first layer, how many of all after two, and in the end.
         deadline: when to give up.
     """
     deadline = deadline or Deadline()
-    kept = []
+    by_length: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for group in groups:
         if deadline.passed:
             return [], torch.empty(0)
-        if len(group):
-            kept.append(group[score.first_layer(group).topk(min(breadth[0], len(group))).indices])
+        sentences = group.sentences if isinstance(group, Replacements) else group
+        if len(sentences):
+            by_length.setdefault(sentences.shape[1], []).append((sentences, score.first_layer(group)))
+    kept = []
+    for parts in by_length.values():
+        sentences, scores = (torch.cat(each) for each in zip(*parts, strict=True))
+        kept.append(sentences[scores.topk(min(breadth[0], len(scores))).indices])
     for layers, count in ((2, breadth[1]), (score.depth, breadth[2])):
         if deadline.passed:
             return [], torch.empty(0)
@@ -158,5 +160,5 @@ def best_by_context(
         kept = [group[own >= least] for group, own in zip(kept, chosen, strict=True)]
         kept = [group for group in kept if len(group)]
     order = scores[scores >= least].argsort(descending=True)
-    sentences = [ids for group in kept for ids in group]
-    return [sentences[number] for number in order.tolist()], scores[scores >= least][order]
+    found = [ids for group in kept for ids in group]
+    return [found[number] for number in order.tolist()], scores[scores >= least][order]

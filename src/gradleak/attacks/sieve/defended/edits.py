@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from gradleak.search import neighbour_orders
+from gradleak.search import all_block_shifts, neighbour_orders
 from gradleak.targets import Target
 
 
@@ -22,18 +24,46 @@ def reordered(sentence: Tensor, places: range) -> Tensor:
     return sentence[neighbour_orders(free)[1:]]
 
 
-def replaced(sentence: Tensor, places: range, tokens: Tensor) -> Tensor:
-    """Return the sentence with each word replaced by the tokens of its position `[places × tokens, length]`.
+def with_runs_moved(sentence: Tensor, places: range) -> Tensor:
+    """Return the sentence with two or more adjacent words moved to another place `[sentences, tokens]`."""
+    orders = all_block_shifts(len(places)).to(sentence.device)
+    moved = sentence.repeat(len(orders), 1)
+    moved[:, places.start : places.stop] = sentence[places.start : places.stop][orders]
+    return moved
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """Sentences that differ in one word from a few others, by which they are scored faster than one by one.
+
+    Attributes:
+        bases: those few `[bases, length]`.
+        places: the position of the word in each `[bases]`.
+        tokens: the words to put there `[bases, words]`.
+    """
+
+    bases: Tensor
+    places: Tensor
+    tokens: Tensor
+
+    @property
+    def sentences(self) -> Tensor:
+        """All of them `[bases × words, length]`."""
+        changed = self.bases[:, None].repeat(1, self.tokens.shape[1], 1)
+        places = self.places[:, None, None].expand(-1, self.tokens.shape[1], 1)
+        return changed.scatter_(2, places, self.tokens[..., None]).flatten(0, 1)
+
+
+def replaced(sentence: Tensor, places: range, tokens: Tensor) -> Replacements:
+    """Return the sentence with each word replaced by the tokens of its position.
 
     Args:
         sentence: token ids.
         places: the positions of the words.
         tokens: the tokens to try at each position `[positions, tokens]`.
     """
-    changed = sentence.repeat(len(places), tokens.shape[1], 1)
-    for row, place in enumerate(places):
-        changed[row, :, place] = tokens[place]
-    return changed.flatten(0, 1)
+    chosen = torch.tensor(list(places), device=sentence.device, dtype=torch.long)
+    return Replacements(sentence.repeat(len(places), 1), chosen, tokens[chosen])
 
 
 def shortened(sentence: Tensor, places: range, words: int = 1) -> Tensor:
@@ -47,14 +77,16 @@ def widened(sentence: Tensor, gap: int) -> Tensor:
     return torch.cat([sentence[:gap], sentence[:1], sentence[gap:]])
 
 
-def lengthened(sentence: Tensor, places: range, tokens: Tensor) -> Tensor:
-    """Return the sentence with a word inserted before each word and after the last `[gaps × tokens, length + 1]`."""
-    gaps = range(places.start, places.stop + 1)
-    return torch.cat([replaced(widened(sentence, gap), range(gap, gap + 1), tokens) for gap in gaps])
+def lengthened(sentence: Tensor, places: range, tokens: Tensor) -> Replacements:
+    """Return the sentence with a word inserted before each word and after the last."""
+    gaps = torch.arange(places.start, places.stop + 1, device=sentence.device)
+    return Replacements(torch.stack([widened(sentence, gap) for gap in gaps.tolist()]), gaps, tokens[gaps])
 
 
-def neighbours(target: Target, sentence: Tensor, tokens: Tensor, longest: int, *, resize: bool = True) -> list[Tensor]:
-    """Return all sentences one edit away, grouped by length.
+def neighbours(
+    target: Target, sentence: Tensor, tokens: Tensor, longest: int, *, resize: bool = True
+) -> list[Tensor | Replacements]:
+    """Return all sentences one edit away, in groups of one length, each `[sentences, tokens]` or replacements.
 
     Args:
         target: the model.
@@ -64,7 +96,7 @@ def neighbours(target: Target, sentence: Tensor, tokens: Tensor, longest: int, *
         resize: whether the number of tokens may change.
     """
     places = word_positions(target, sentence)
-    groups = [torch.cat([reordered(sentence, places), replaced(sentence, places, tokens)])]
+    groups: list[Tensor | Replacements] = [reordered(sentence, places), replaced(sentence, places, tokens)]
     fewer = range(1, 1 + min(2, len(sentence) - target.min_length)) if resize else ()
     groups += [shortened(sentence, places, words) for words in fewer]
     if resize and len(sentence) < longest:

@@ -21,7 +21,6 @@ from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.attacks.sieve.steps.reader import decide_by_steps
 from gradleak.exchange import Knowledge
 from gradleak.leakage.perturbation import noise_deviation
-from gradleak.priors import Prior
 
 LONGEST = 64
 """Sentences of more tokens are not searched."""
@@ -39,13 +38,12 @@ MOST_UNDER_NOISE = 16
 TINY = 1e-30
 
 
-def read_defended(observed: ObservedUpdate, known: Knowledge, prior: Prior | None = None) -> DefendedReading | None:
+def read_defended(observed: ObservedUpdate, known: Knowledge) -> DefendedReading | None:
     """Read a defended update of one or several sentences; None if nothing exceeds the noise.
 
     Args:
         observed: the update.
         known: what the attacker is told; an unknown number of sentences is counted (`feasible_set.py`).
-        prior: proposes words where noise hides them.
     """
     target, inputs = observed.target, observed.inputs
     longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
@@ -53,28 +51,28 @@ def read_defended(observed: ObservedUpdate, known: Knowledge, prior: Prior | Non
     gradient = {name: own for name, own in observed.gradient.items() if name not in target.word_parameters}
     observed = replace(observed, gradient=gradient, longest=longest)
     noise = noise_energy(observed) if target.task == "classification" else 0.0
-    count = known.sequences or _count(observed, noise, prior)
+    count = known.sequences or _count(observed, noise)
     if count > 1 and _has_context_score(observed):
         batch = read_batch(observed, count, decide_by_steps if observed.as_steps else None)
         if batch is not None:
             return batch
         if noise > NOISY and count <= MOST_UNDER_NOISE:
-            return read_batch_by_likelihood(observed, count, prior)
+            return read_batch_by_likelihood(observed, count, observed.load_prior())
     length = known.lengths[0] if known.lengths is not None and len(known.lengths) == 1 else None
     noise = noise if count == 1 else 0.0
     if noise > DROWNED:
-        return read_by_likelihood(observed, None, prior, length)
+        return read_by_likelihood(observed, None, observed.load_prior(), length)
     found = _read_single(observed, length)
     if noise > NOISY and not observed.deadline.passed:
-        return read_by_likelihood(observed, found, prior, length)
+        return read_by_likelihood(observed, found, observed.load_prior(), length)
     return found
 
 
-def _count(observed: ObservedUpdate, noise: float, prior: Prior | None) -> int:
+def _count(observed: ObservedUpdate, noise: float) -> int:
     """Return the number of sentences, 1 if it is not determined."""
     target, gradient = observed.target, observed.gradient
     if noise > RANK_HIDDEN:
-        count = count_noisy_sentences(target, gradient, prior, observed.deadline)
+        count = count_noisy_sentences(target, gradient, observed.load_prior(), observed.deadline)
         if count is not None:
             return count
     return count_sentences(target, gradient, observed.protocol, observed.deadline) or 1

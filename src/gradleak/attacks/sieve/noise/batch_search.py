@@ -18,9 +18,9 @@ from math import inf
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.noise.exchanges import WordPair, best_exchange
-from gradleak.attacks.sieve.noise.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
 from gradleak.attacks.sieve.noise.proposals import insertions, replacements

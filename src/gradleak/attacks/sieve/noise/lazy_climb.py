@@ -21,7 +21,8 @@ AT_ONCE = 128
 """How many changes are evaluated together."""
 
 IDLE = 2
-"""How many such groups are evaluated before a step without gain ends the climb."""
+"""How many such groups are evaluated before a step without gain ends the climb; more while there are changes that may
+bring a gain, as those never evaluated may."""
 
 COMBINED = 4
 """How many changes are applied in one step at most."""
@@ -38,8 +39,8 @@ LEAST_GAIN = 1e-9
 DraftScore = Callable[[Sequence[Draft]], Tensor]
 """Returns the values of drafts; larger is better."""
 
-Suggest = Callable[[Draft], Sequence[Iterable[int]]]
-"""Returns words for the first position of a draft, the second, and so on, to the one after the last."""
+Suggest = Callable[[Sequence[int]], Sequence[Iterable[int]]]
+"""Takes the words of a draft; returns words for its first position, the second, and so on, and after the last."""
 
 
 class LazyClimb:
@@ -101,11 +102,12 @@ class LazyClimb:
         return [drafts[number] for number in sorted(range(len(drafts)), key=lambda number: -values[number])]
 
     def _step(self, draft: Draft, value: float) -> tuple[Draft, float] | None:
-        """Return a better draft; None if none of the most promising changes leads to one."""
+        """Return a better draft; None if no change that may bring a gain leads to one."""
         changes = self._changes(draft)
-        for first in range(0, min(len(changes), IDLE * AT_ONCE), AT_ONCE):
+        for first in range(0, len(changes), AT_ONCE):
             tried = changes[first : first + AT_ONCE]
-            if first and self.deadline.passed:
+            hopeless = first >= IDLE * AT_ONCE and not self._expected_gain(tried[0]) > 0
+            if hopeless or (first and self.deadline.passed):
                 break
             drafts = [draft.after([change]) for change in tried]
             values = self._values(drafts)
@@ -118,9 +120,10 @@ class LazyClimb:
     def _changes(self, draft: Draft) -> list[Change]:
         """Return the changes of a draft, the most promising first."""
         self._steps += 1
-        changes = possible_changes(draft, self._word_gains, self._suggest(draft), resize=self._resize)
         there = {START, *draft.names}
-        changes += [change for change, (gain, _) in self._change_gains.items() if gain == inf and change.name in there]
+        changes = [change for change, (gain, _) in self._change_gains.items() if gain == inf and change.name in there]
+        changes += possible_changes(draft, self._word_gains, self._suggest(draft.tokens), resize=self._resize)
+        changes = list(dict.fromkeys(changes))
         if len(draft.tokens) >= self.longest:
             changes = [change for change in changes if change.kind != "insert"]
         return sorted(changes, key=self._expected_gain, reverse=True)

@@ -4,8 +4,9 @@ The gradient as a whole still distinguishes every sentence from every other (`li
 candidates. Three sources propose words. Descent from random embeddings, with enough positions, recovers most tokens of
 the sentence, at wrong positions and with repeats. Descent from a nearly correct sentence moves its wrong words towards
 better ones. And a language model predicts words from the ones before, which finds the small words that leave hardly a
-trace. A hill climb (`lazy_climb.py`) puts them in order; the search ends once a sentence leaves nothing but noise. The
-prior decides what the update leaves open.
+trace. A hill climb (`lazy_climb.py`) puts them in order, until a sentence seems to leave nothing but noise. Words that
+are alike differ by less than that test shows, and still by a thousand nats: a last climb is by the posterior itself,
+in which the prior decides what the update leaves open.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.expected_words import expected_words
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import Draft
-from gradleak.attacks.sieve.noise.expected_words import expected_words
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
-from gradleak.attacks.sieve.noise.proposals import insertions, replacements
+from gradleak.attacks.sieve.noise.proposals import alike, insertions, replacements
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.leakage.perturbation import noise_deviation
@@ -59,7 +60,7 @@ the update distinguishes."""
 def read_by_likelihood(
     observed: ObservedUpdate, read: DefendedReading | None, prior: Prior | None, length: int | None = None
 ) -> DefendedReading:
-    """Read the sentence of a noisy update; an earlier reading is kept if it leaves nothing but noise.
+    """Read the sentence of a noisy update.
 
     Args:
         observed: the update.
@@ -72,9 +73,11 @@ def read_by_likelihood(
     label = likeliest_label(target, gradient, start or [*target.special_tokens[0], *target.special_tokens[1]])
     deviation = noise_deviation(target, gradient, observed.inputs.maps[0])
     likelihood = Likelihood(target, gradient, deviation, label, observed.deadline)
-    if read and start and likelihood.leaves_only_noise(start):
-        return read
-    sentence = MapSearch(observed, likelihood, prior, length).run(start)
+    search = MapSearch(observed, likelihood, prior, length)
+    if start and not likelihood.dropout.masks and likelihood.leaves_only_noise(start):
+        sentence = search.polished(start)
+    else:
+        sentence = search.run(start)
     return DefendedReading([sentence], [label], likelihood.distance(sentence))
 
 
@@ -114,13 +117,39 @@ class MapSearch:
             if number == (1 if start else 0):
                 draft = self._learn_from_random(draft)
             else:
-                self._consider(draft, insert=number > 1)
+                self._consider(draft, self.climb, insert=number > 1)
             draft, _ = self.climb.run(draft, self._most - self.climb.tried)
             if self.climb.tried >= self._most or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
         if self.likelihood.dropout.masks:
             return self._refined([Draft.of(leader) for leader in self.climb.leaders])
-        return self._most_probable([self._framed(leader) for leader in self.climb.leaders])
+        leaders = [self._framed(leader) for leader in self.climb.leaders]
+        return self.polished(leaders[int(self.likelihood.posterior(leaders, self.prior).argmax())])
+
+    def polished(self, sentence: Sequence[int]) -> list[int]:
+        """Climb by the posterior from a sentence that explains nearly all of the update."""
+        before, after = map(len, self._frame)
+        draft = Draft.of(sentence[before : len(sentence) - after])
+        climb = LazyClimb(
+            self._posterior,
+            expected_words(self.observed, self.prior),
+            self.climb.longest,
+            resize=self.length is None,
+            deadline=self.observed.deadline,
+        )
+        for _ in range(ROUNDS):
+            if self.observed.deadline.passed:
+                break
+            self._consider(draft, climb, insert=True)
+            climb.consider(alike(self.target, self.observed.words, draft))
+            better, _ = climb.run(draft, TRIED)
+            if better is draft:
+                break
+            draft = better
+        return self._framed(draft.tokens)
+
+    def _posterior(self, drafts: Sequence[Draft]) -> Tensor:
+        return self.likelihood.posterior([self._framed(draft.tokens) for draft in drafts], self.prior)
 
     def _refined(self, drafts: list[Draft]) -> list[int]:
         """Climb further under dropout, where each sentence is compared with masks fitted to it."""
@@ -129,7 +158,7 @@ class MapSearch:
             if self.observed.deadline.passed:
                 return None
             if current is best[0]:
-                self._consider(current, insert=True)
+                self._consider(current, self.climb, insert=True)
             near = self.climb.nearby(current)[:FITTED]
             values = self._values_with_masks(near)
             return near[int(values.argmax())], float(values.max())
@@ -145,9 +174,6 @@ class MapSearch:
             nats = log_prior(self.prior, self.target, sentences).cpu()
             values = values + READABLE * float(values.max()) * nats
         return values
-
-    def _most_probable(self, sentences: list[list[int]]) -> list[int]:
-        return sentences[int(self.likelihood.posterior(sentences, self.prior).argmax())]
 
     def _framed(self, tokens: Sequence[int]) -> list[int]:
         before, after = self._frame
@@ -174,12 +200,12 @@ class MapSearch:
         self.climb.learn(near.flatten().tolist())
         return Draft.of(near[:, 0].tolist()) if self.length is not None and not draft.tokens else draft
 
-    def _consider(self, draft: Draft, *, insert: bool) -> None:
+    def _consider(self, draft: Draft, climb: LazyClimb, *, insert: bool) -> None:
         """Propose words near a draft's embeddings, and words that it may lack."""
         target, label = self.target, self.likelihood.label
-        self.climb.consider(replacements(target, draft, label, self._descended))
-        if insert and self.length is None and len(draft.tokens) < self.climb.longest:
-            self.climb.consider(insertions(target, self.observed.words, draft, label, self._descended))
+        climb.consider(replacements(target, draft, label, self._descended))
+        if insert and self.length is None and len(draft.tokens) < climb.longest:
+            climb.consider(insertions(target, self.observed.words, draft, label, self._descended))
 
     def _descended(self, guess: Guess, descent: Descent) -> Tensor:
         """Return the words nearest to the descended embeddings at each free position `[positions, words]`."""

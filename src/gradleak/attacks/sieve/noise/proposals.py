@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.defended.likely_edits import similar_words
 from gradleak.attacks.sieve.noise.drafts import START, Change, Draft
 from gradleak.optimisation.descent import Descent
 from gradleak.optimisation.guess import Guess
@@ -31,6 +32,19 @@ def replacements(target: Target, draft: Draft, label: int, descended: DescendedW
     near = descended(_guess(slots, target.embed(sentence)[None, None, None].clone(), label), FROM_SENTENCE).tolist()
     words = zip(draft.names, draft.tokens, near, strict=True)
     return [Change("replace", name, token) for name, there, row in words for token in row if token != there]
+
+
+def alike(target: Target, words: Tensor, draft: Draft) -> list[Change]:
+    """Return the replacements of a draft's words by those with the most similar embeddings, such as other forms.
+
+    Args:
+        target: the model.
+        words: the ids that may occur inside a text.
+        draft: the draft.
+    """
+    near = similar_words(target, words, torch.tensor(draft.tokens, device=words.device, dtype=torch.long)).tolist()
+    pairs = zip(draft.names, draft.tokens, near, strict=True)
+    return [Change("replace", name, token) for name, there, row in pairs for token in row if token != there]
 
 
 def insertions(target: Target, words: Tensor, draft: Draft, label: int, descended: DescendedWords) -> list[Change]:

@@ -139,6 +139,7 @@ class RoundedReader:
             if not self._missing(count):
                 break
             self._edit_near_misses(self._missing(count))
+        self.drop_doubles()
         certain, missing = self.found, self._number_missing(count)
         self.fit.keep([*certain, *(self._beginnings(missing) if certain else ())])
         labels = [label for label, _ in self.fit.weights.values()]
@@ -255,6 +256,20 @@ class RoundedReader:
         self.fit.keep(chosen)
         self.observed.report([self._tensor(sentence) for sentence in chosen], self.fit.unexplained)
         return len(chosen) > before
+
+    def drop_doubles(self) -> None:
+        """Drop sentences that resemble another while what is left explains more: a near miss takes the same part."""
+        while True:
+            kept, least = self.found, self.fit.unexplained
+            doubles = {one for one in kept for other in kept if one != other and common_tokens(one, other) > ALIKE}
+            best = None
+            for double in doubles:
+                self.fit.keep([sentence for sentence in kept if sentence != double])
+                if self.fit.unexplained < least:
+                    best, least = double, self.fit.unexplained
+            self.fit.keep([sentence for sentence in kept if sentence != best])
+            if best is None:
+                return
 
     def _tensor(self, sentence: Sentence) -> Tensor:
         return torch.tensor(sentence, device=self.observed.words.device)

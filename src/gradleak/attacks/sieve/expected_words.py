@@ -1,14 +1,13 @@
-"""The words that a language model expects at each position of a sentence: its proposals for what noise hides."""
+"""The words that a language model expects at each position of a sentence: its proposals for what an update hides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.priors import Prior, SharedVocabulary
 from gradleak.targets import Target
@@ -17,8 +16,12 @@ FOLLOWING = 5
 """How many words that the prior expects are tried at each position."""
 
 
-def expected_words(observed: ObservedUpdate, prior: Prior | None) -> Callable[[Draft], list[list[int]]]:
-    """Return a function that gives the words expected most at each position of a draft, and after its last.
+ExpectedWords = Callable[[Sequence[int]], list[list[int]]]
+"""Takes words; returns those expected most in place of the first, of the second, and so on, and after the last."""
+
+
+def expected_words(observed: ObservedUpdate, prior: Prior | None) -> ExpectedWords:
+    """Return a function that gives the words expected most at each position of a sentence, and after its last.
 
     Args:
         observed: the update.
@@ -26,10 +29,10 @@ def expected_words(observed: ObservedUpdate, prior: Prior | None) -> Callable[[D
     """
     words, after = observed.words, continuations(observed.target, prior)
 
-    def expected(draft: Draft) -> list[list[int]]:
+    def expected(tokens: Sequence[int]) -> list[list[int]]:
         if after is None:
-            return [[] for _ in range(len(draft.tokens) + 1)]
-        chances = after(draft.tokens)
+            return [[] for _ in range(len(tokens) + 1)]
+        chances = after(tuple(tokens))
         possible = torch.full_like(chances, -inf)
         possible[:, words] = chances[:, words]
         most: list[list[int]] = possible.topk(min(FOLLOWING, len(words)), dim=1).indices.tolist()

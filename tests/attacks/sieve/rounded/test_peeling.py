@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gradleak as gl
+from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.rounded.peeling import Peeling, number_of_equal_parts
+from gradleak.federation import Client, FedAvg
+from gradleak.leakage.first_step import as_gradient
+from gradleak.leakage.layer_inputs import first_layer_inputs
+from gradleak.leakage.recompute import batch_gradient
+from wide_targets import LABELS, TEXTS, ids_of, wider_target
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts", "found"),
+    [
+        ({"steps": 4, "batch": 2}, (8,), 8),
+        ({"steps": 4, "batch": 2}, (None, 5), 8),  # five texts would be taken unequally often
+        ({"steps": 4, "batch": 2}, (None, 4), 4),  # twice each
+        ({"steps": 2, "batch": 1}, (3,), 2),  # the third text is never taken
+        ({"epochs": 10, "batch": 4}, (16,), 16),
+        ({"epochs": 10, "batch": 4}, (None,), None),
+        ({"epochs": 1}, (3,), 3),
+        ({"steps": 4, "batch": 2, "momentum": 0.9}, (8,), None),
+        ({"steps": 4, "batch": 2, "clip": 1.0}, (8,), None),
+        ({"steps": 4, "batch": 2, "schedule": "linear"}, (8,), None),
+        ({"steps": 4, "batch": 2, "optimizer": "adamw"}, (8,), None),
+    ],
+)
+def test_the_number_of_texts_with_equal_parts(
+    settings: dict[str, object], counts: tuple[int | None, ...], found: int | None
+) -> None:
+    assert number_of_equal_parts(FedAvg(lr=1e-4, **settings), counts) == found
+
+
+def test_what_known_sentences_leave_is_the_gradient_of_the_others_as_far_as_rounding_shows_it() -> None:
+    target = wider_target()
+    update = Client(target, fedavg=FedAvg(steps=3, lr=1e-6, batch=1)).update(TEXTS, LABELS)
+    gradient, inputs = as_gradient(target, update), first_layer_inputs(target)
+    words = torch.arange(5, len(target.word_embeddings))
+    observed = ObservedUpdate(target, inputs, gradient, words, 16, protocol=update.protocol).restored
+    texts = list(zip(ids_of(target), LABELS, strict=True))
+    rest = Peeling(observed, 3, 16, 1, lambda *_: ()).without(dict(texts[:2]))
+    truth = batch_gradient(target, [texts[2][0]], [texts[2][1]], list(gradient))
+    name = inputs.maps[-1].weight
+    assert observed.floors
+    assert (rest.gradient[name] - truth[name]).norm() < 0.1 * truth[name].norm()
+    assert (gradient[name] - truth[name]).norm() > 0.5 * truth[name].norm()
+
+
+@pytest.mark.slow
+def test_steps_of_which_rounding_hides_half_are_read_sentence_by_sentence() -> None:
+    target = gl.load_target("tiny")
+    texts = [
+        "While I might want to, this is the kind of thing that Harris has already suggested.",
+        "Who has seen my snorkel?",
+        "Which goddess helped us?",
+        "They have no old.",
+    ]
+    update = gl.Client(target, fedavg=FedAvg(steps=4, lr=1e-5, batch=1)).update(texts, labels=[1, 1, 1, 0])
+    result = gl.attack("sieve", target, update, budget=300)
+    assert gl.score(result, texts).exact == 100
+    assert result.verified
