@@ -98,7 +98,7 @@ def significant(prefixes: Sequence[Prefix], rows: Sequence[Tensor], vectors: Seq
         vectors: by site, the prefixes' inputs in the units of the rows `[prefixes, width]`.
     """
     kept = list(range(len(prefixes)))
-    sites = [_Normal.of(own, inputs) for own, inputs in zip(rows, vectors, strict=True)]
+    sites = [_NormalEquations.of(own, inputs) for own, inputs in zip(rows, vectors, strict=True)]
     while len(kept) > 1:
         inner = {prefixes[number][:-1] for number in kept}
         leaves = [place for place, number in enumerate(kept) if prefixes[number] not in inner]
@@ -110,7 +110,7 @@ def significant(prefixes: Sequence[Prefix], rows: Sequence[Tensor], vectors: Seq
 
 
 @dataclass(frozen=True)
-class _Normal:
+class _NormalEquations:
     """The normal equations of a site's rows as combinations of vectors.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Normal:
     width: int
 
     @classmethod
-    def of(cls, rows: Tensor, vectors: Tensor) -> _Normal:
+    def of(cls, rows: Tensor, vectors: Tensor) -> _NormalEquations:
         unit = vectors.double() / vectors.double().norm(dim=1, keepdim=True).clamp(min=1e-300)
         return cls(unit @ unit.T, unit @ rows.T, float(rows.square().sum()), rows.shape[1])
 
