@@ -38,6 +38,17 @@ def test_steps_are_told_from_gradients() -> None:
     assert not are_steps({})
 
 
+def test_an_even_gradient_behind_a_step_is_no_step() -> None:
+    """Gradients of small models' adapters are nearly as even as steps; they are smaller."""
+    even = torch.linspace(0.1, 1.0, 9)[None]
+    behind = {"weight": 1e-2 * even.square()}
+    assert not are_steps(behind)
+    assert are_steps({"weight": even.square()})
+    assert are_steps({"weight": 1e-2 * even})  # steps that were scaled after training
+    one = FedAvg(steps=1, lr=1e-3, optimizer="adamw")
+    torch.testing.assert_close(as_first_step(behind, one)["weight"], torch.ones_like(even), atol=1e-3, rtol=0)
+
+
 @pytest.mark.parametrize("training", [None, FedAvg(steps=1, lr=0.1), FedAvg(steps=2, lr=5e-5, optimizer="adam")])
 def test_only_one_step_of_adam_is_compared_as_a_step(training: FedAvg | None) -> None:
     gradient = {"weight": torch.tensor([[1e-4, -1e2, 1e-3, 2e-3, 1e-3]])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gradleak.leakage.noise_floor import whiten
 from gradleak.leakage.row_space import matrix_rank, row_space, signal_rank
 
 WIDTH = 96
@@ -76,3 +77,13 @@ def test_tensors_of_different_size_count_alike() -> None:
 
 def test_a_single_gradient_of_nothing_has_no_rank() -> None:
     assert matrix_rank(torch.zeros(4, 4)) == 0
+
+
+@pytest.mark.parametrize("tall", [True, False])
+def test_a_rough_spectrum_is_the_exact_one_nearly(tall: bool) -> None:
+    matrix = gradients(12, 0.1).bfloat16().double()
+    matrix = matrix if tall else matrix.T
+    rough, exact = whiten(matrix, rough=True), whiten(matrix)
+    assert rough.rank == exact.rank == 12
+    torch.testing.assert_close(rough.values, exact.values, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(rough.signal(), exact.signal(), rtol=1e-3, atol=1e-3 * float(matrix.abs().max()))

@@ -24,8 +24,12 @@ SATURATED, BOUND = 1.5, 3.0
 """Of a gradient with 1 − u below so many times its resolution only a lower bound is known; the gradient itself is
 taken to lie within this many times the bound."""
 
-EVEN = 0.1
-"""In steps of Adam the median is above this fraction of the largest entry; gradients have longer tails."""
+EVEN, FLAT = 0.1, 0.5
+"""In steps of Adam the median is above the first fraction of the largest entry; gradients have longer tails, but those
+of small models may come near it. Above the second fraction entries are steps in any case."""
+
+UNIT = 0.1
+"""Steps reach a size of 1 in units of the learning rate, gradients behind a step of Adam 0.02: ε / `ARITHMETIC`."""
 
 RESOLVED = 3.0
 """Sizes are read if 1 − u is at least this many times its resolution, in the median."""
@@ -73,8 +77,11 @@ def gradient_of_first_step(
 def are_steps(gradient: Mapping[str, Tensor]) -> bool:
     """Return whether entries are steps of Adam, and no gradients: all of about the same size."""
     sizes = [tensor.abs() for tensor in gradient.values() if tensor.ndim > 1]
-    even = sorted(float(size.median() / size.max().clamp(min=1e-30)) for size in sizes)
-    return bool(even) and even[len(even) // 2] > EVEN
+    if not sizes:
+        return False
+    even = sorted(float(size.median() / size.max().clamp(min=1e-30)) for size in sizes)[len(sizes) // 2]
+    largest = sorted(float(size.max()) for size in sizes)[len(sizes) // 2]
+    return even > FLAT or (even > EVEN and largest > UNIT)
 
 
 def as_first_step(gradient: Mapping[str, Tensor], training: FedAvg | None) -> dict[str, Tensor]:

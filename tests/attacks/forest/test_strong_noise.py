@@ -13,6 +13,7 @@ from gradleak.attacks.forest.judge import UpdateJudge
 from gradleak.attacks.forest.trained_prior import TrainedPrior, moved_by
 from gradleak.exchange import FedAvg, Knowledge, Reconstruction
 from gradleak.federation import Client
+from gradleak.leakage.first_step import as_gradient
 from gradleak.targets import Target
 from gradleak.targets.adapters import Lora
 from gradleak.targets.adapters.fresh import with_lora
@@ -22,6 +23,7 @@ pytest.importorskip("peft")
 TEXT, OTHER = "the big dog ran on a mat", "a cat sat ."
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 5, "intermediate_size": 96, "attention_dropout": 0.0}
 STEPS = FedAvg(steps=2, lr=1e-4, optimizer="adamw")
+ONE_STEP = FedAvg(steps=1, lr=1e-3, optimizer="adamw")
 
 
 def decoder(lora: str | None = "r=16") -> Target:
@@ -69,6 +71,20 @@ def test_the_trained_text_is_nearer_than_one_with_another_word(client: dict[str,
     other = ids_of(target, TEXT.replace("dog", "cat"))
     assert judge([right]) < 0.5 * judge([other])
     assert judge([right[:1]]) == 2.0
+
+
+def test_the_text_of_one_step_of_adam_takes_that_step() -> None:
+    """Compared as gradients they differ: a step hardly shows the size of large entries."""
+    target = decoder()
+    update = Client(target, fedavg=ONE_STEP).update([TEXT])
+    judge = UpdateJudge(target, as_gradient(target, update), update.protocol)
+    assert judge([ids_of(target, TEXT)]) < 1e-3
+
+
+def test_texts_of_one_step_of_adam_are_read_and_proven() -> None:
+    found = read(decoder(), [TEXT, OTHER], fedavg=ONE_STEP)
+    assert sorted(found.texts) == sorted([TEXT, OTHER])
+    assert found.verified
 
 
 def test_the_last_token_rises_by_the_update() -> None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from gradleak.attacks.forest.first_layer import TokensAt
 from gradleak.attacks.forest.prefix_inputs import REPEATS, Prefix, PrefixInputs, is_repeat
 from gradleak.attacks.forest.residual import Dictionary, Residual, stacked
-from gradleak.attacks.forest.sites import InputSite
 from gradleak.exchange import Deadline
 
 MOST = 6
@@ -29,8 +29,15 @@ MEMBER = 0.02
 """A prefix belongs to the batch if the geometric mean over sites of the fraction outside the row space is below this.
 True ones reach 1e-6 to 1e-3, and near N = d wrong ones stay above 0.05."""
 
-PASSES = 0.1
-"""The same for the first, quick test by one site."""
+BEYOND, NOISY_MEMBER = 4.0, 0.08
+"""In an update with visible noise, a prefix belongs to the batch if it has at most so many times as much outside as
+noise moves there, and in no case more than this: wrong ones mostly stay above 0.13."""
+
+ROOM, LEAST_MEMBER = 2.0, 1e-3
+"""More prefixes than this many times a row space's dimensions are too many; the limit is then lowered, down to this."""
+
+PASSES = 5.0
+"""How many times as much may lie outside in the first, quick test by one site."""
 
 TOGETHER = 4
 """Picks of a pursuit between two extensions, at most."""
@@ -45,28 +52,20 @@ half of it and more, what noise offers has a hundredth."""
 DONE = 3e-5
 """A site is explained if less than this fraction of its rows is left."""
 
-TokensAt = Callable[[int], Tensor]
-"""Returns the tokens that may stand at a position."""
-
 
 def whole_sites(
-    sites: Sequence[InputSite], deep: Sequence[int], residual_of: Callable[[int], Residual], least: int = 0
+    candidates: Sequence[int], residual_of: Callable[[int], Residual], least: int = 0
 ) -> dict[int, Residual]:
-    """Return the first deeper sites that show their whole row space, widest inputs first.
-
-    The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner layer is
-    three or four times as wide as the others.
+    """Return the first deeper sites that show their whole row space.
 
     Args:
-        sites: all sites.
-        deep: indices of the deeper ones.
+        candidates: indices of deeper sites, those that are to be preferred first.
         residual_of: makes the rows of a site.
         least: how many prefixes there are at least. An adapter's few rows may lack a direction because it is weak, not
             because they are more than the prefixes: with a lower rank than this they do not show them all.
     """
     whole: dict[int, Residual] = {}
-    widest = sorted(deep, key=lambda number: -sites[number].width)
-    for examined, number in enumerate(widest, start=1):
+    for examined, number in enumerate(candidates, start=1):
         residual = residual_of(number)
         if not residual.full and residual.rank >= least:
             whole[number] = residual
@@ -75,8 +74,38 @@ def whole_sites(
     return dict(sorted(whole.items()))
 
 
+def grow_under_noise(
+    inputs: PrefixInputs,
+    residuals: Sequence[Residual],
+    sites: Sequence[int],
+    tokens_at: TokensAt,
+    deadline: Deadline,
+    *,
+    drift: bool,
+) -> list[Prefix]:
+    """Return prefixes whose inputs nearly lie in the row spaces of an update with visible noise.
+
+    How near depends on the noise. Where weights moved between local steps, it is not known: the limit is the largest,
+    and falls as long as more prefixes are found than the row spaces have room for.
+    """
+    moved = torch.tensor([residual.error for residual in residuals]).clamp(min=1e-12).log().mean().exp()
+    member = NOISY_MEMBER if drift else min(max(BEYOND * float(moved), MEMBER), NOISY_MEMBER)
+    most = int(ROOM * max(residual.rank for residual in residuals))
+    found = grow_by_membership(inputs, residuals, sites, tokens_at, deadline, member, most)
+    while len(found) > most and member > LEAST_MEMBER and not deadline.passed:
+        member /= 2
+        found = grow_by_membership(inputs, residuals, sites, tokens_at, deadline, member, most)
+    return found[:most]
+
+
 def grow_by_membership(
-    inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], tokens_at: TokensAt, deadline: Deadline
+    inputs: PrefixInputs,
+    residuals: Sequence[Residual],
+    sites: Sequence[int],
+    tokens_at: TokensAt,
+    deadline: Deadline,
+    member: float = MEMBER,
+    most: int | None = None,
 ) -> list[Prefix]:
     """Return all prefixes whose inputs lie in the row spaces, shorter ones first.
 
@@ -86,10 +115,12 @@ def grow_by_membership(
         sites: indices of sites that show their whole row space.
         tokens_at: the tokens that may stand at a position.
         deadline: when to return the prefixes found so far.
+        member: the fraction of an input outside the row spaces up to which it lies in them.
+        most: growth ends as soon as there are more prefixes than this; None for no limit.
     """
     found: list[Prefix] = []
     level: list[Prefix] = [()]
-    while level and not deadline.passed:
+    while level and not deadline.passed and (most is None or len(found) <= most):
         tokens = tokens_at(len(level[0]))
         if not len(tokens) or len(level[0]) >= inputs.target.max_length:
             break
@@ -97,23 +128,26 @@ def grow_by_membership(
         for start in range(0, len(level), 8):
             if deadline.passed:
                 break
-            grown += _members(inputs, residuals, sites, level[start : start + 8], tokens)
+            grown += _members(inputs, residuals, sites, _extended(level[start : start + 8], tokens), member)
         level = [prefix for prefix in grown if not (is_repeat(prefix) and len(prefix) > REPEATS)]
         found += level
     followed = {prefix[:length] for prefix in found if not is_repeat(prefix) for length in range(len(prefix))}
     return [prefix for prefix in found if not is_repeat(prefix) or prefix in followed]
 
 
+def _extended(prefixes: Sequence[Prefix], tokens: Tensor) -> list[Prefix]:
+    return [(*prefix, token) for prefix in prefixes for token in tokens.tolist()]
+
+
 def _members(
-    inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], prefixes: list[Prefix], tokens: Tensor
+    inputs: PrefixInputs, residuals: Sequence[Residual], sites: Sequence[int], prefixes: list[Prefix], member: float
 ) -> list[Prefix]:
-    grown = [(*prefix, token) for prefix in prefixes for token in tokens.tolist()]
-    outside = _outside(inputs, residuals[:1], sites[:1], grown)
-    passing = [grown[number] for number in (outside < PASSES).nonzero().flatten().tolist()]
+    outside = _outside(inputs, residuals[:1], sites[:1], prefixes)
+    passing = [prefixes[number] for number in (outside < PASSES * member).nonzero().flatten().tolist()]
     if not passing:
         return []
     outside = _outside(inputs, residuals[:MOST], sites[:MOST], passing)
-    return [passing[number] for number in (outside < MEMBER).nonzero().flatten().tolist()]
+    return [passing[number] for number in (outside < member).nonzero().flatten().tolist()]
 
 
 def _outside(
@@ -169,7 +203,7 @@ class PrefixPool:
 
     def extend(self, prefixes: Sequence[Prefix]) -> None:
         """Add every extension of these prefixes by one token."""
-        grown = [(*prefix, token) for prefix in prefixes for token in self.tokens.tolist()]
+        grown = _extended(prefixes, self.tokens)
         self.prefixes += grown
         if not self._offered:
             pairs = zip(self._residuals, self._inputs(grown), strict=True)

@@ -10,6 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from gradleak.attacks.forest.prefix_inputs import Prefix
 from gradleak.exchange import Protocol
+from gradleak.leakage.first_step import as_first_step
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.recompute import batch_gradient
 from gradleak.matching import vanishing_parameters
@@ -20,7 +21,8 @@ class UpdateJudge:
     """The mean cosine distance of texts' gradient tensors from the update's.
 
     Several steps of Adam are close to a multiple of the gradient's signs, one number for each step; texts are compared
-    by what a step of Adam would make of their gradient.
+    by what a step of Adam would make of their gradient. So are those of one step: it hardly shows the size of large
+    entries.
 
     Args:
         target: the model before training.
@@ -31,10 +33,10 @@ class UpdateJudge:
     def __init__(self, target: Target, gradient: Mapping[str, Tensor], protocol: Protocol) -> None:
         self.target, self.gradient = target, gradient
         training = protocol.training
-        steps_of_adam = training is not None and training.optimizer != "sgd" and training.steps != 1
-        self._epsilon = training.eps if training is not None and steps_of_adam else None
+        self._epsilon = training.eps if training is not None and training.optimizer != "sgd" else None
         left_out = vanishing_parameters(target)
         self._names = [name for name, own in gradient.items() if name not in left_out and bool(own.any())]
+        self._observed = as_first_step(gradient, training)
         self._known: dict[tuple[Prefix, ...], float] = {}
 
     def __call__(self, texts: Sequence[Prefix]) -> float:
@@ -57,5 +59,5 @@ class UpdateJudge:
         found = batch_gradient(self.target, texts, labels, self._names)
         if self._epsilon is not None:
             found = {name: own / (own.abs() + self._epsilon) for name, own in found.items()}
-        pairs = [(found[name].flatten(), self.gradient[name].flatten()) for name in self._names]
+        pairs = [(found[name].flatten(), self._observed[name].flatten()) for name in self._names]
         return 1.0 - float(torch.stack([cosine_similarity(one, other, dim=0) for one, other in pairs]).mean())

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
-import torch
 from torch import Tensor
 
 from gradleak.attacks.forest.capacity import Capacity
 from gradleak.attacks.forest.chain_reader import FLATTENED, MASKED, ChainReader
 from gradleak.attacks.forest.chains import ChainSearch
+from gradleak.attacks.forest.drift import halfway
+from gradleak.attacks.forest.first_layer import FirstLayer, TokensAt
 from gradleak.attacks.forest.growth import (
     ENOUGH,
     PrefixPool,
-    TokensAt,
     grow_by_membership,
     grow_by_pursuit,
+    grow_under_noise,
     whole_sites,
 )
 from gradleak.attacks.forest.inner_ends import InnerEnds
 from gradleak.attacks.forest.judge import UpdateJudge
 from gradleak.attacks.forest.last_tokens import trailing_sites, with_last_tokens
-from gradleak.attacks.forest.positioned_tokens import pursue_positioned_tokens
 from gradleak.attacks.forest.prefix_inputs import Prefix, PrefixInputs, is_repeat, longest_prefixes
 from gradleak.attacks.forest.reading import ForestReading, ProgressCallback
 from gradleak.attacks.forest.residual import Residual
 from gradleak.attacks.forest.rounding import RowNoise
-from gradleak.attacks.forest.selection import SolvedForest, solve, without_superfluous
+from gradleak.attacks.forest.selection import SolvedForest, significant, solve, without_superfluous
 from gradleak.attacks.forest.sites import find_sites, sees_every_token
 from gradleak.attacks.forest.text_proof import ROUNDED, TextProver
-from gradleak.attacks.forest.token_pursuit import pursue_tokens, take_back, tokens_in_span
+from gradleak.attacks.forest.text_weights import without_light_texts
 from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline, Protocol
-from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.targets import Target
 
 COMPLETE = 3e-4
@@ -46,9 +46,6 @@ MOST_CANDIDATES = 20_000
 
 FULL_SITES = 12
 """Sites of a full update that a pursuit takes, about."""
-
-MOST_PROPOSED = 96
-"""Tokens that the first layer proposes under strong noise, at most."""
 
 SHALLOW = 4
 """Sites that judge prefixes at first, for each time that the tokens exceed a layer's rows."""
@@ -77,28 +74,30 @@ class ForestReader:
     ) -> None:
         self.target, self.gradient, self.protocol = target, gradient, protocol
         self.spare, self.deadline, self.progress = spare, deadline, progress
-        self.sites = find_sites(target, gradient)
+        with self._halfway():
+            self.sites = find_sites(target, gradient)
         self.noise = RowNoise(target, gradient, protocol)
         self.inputs = PrefixInputs(target, self.sites)
         self.first = [number for number, site in enumerate(self.sites) if site.tokenwise]
         self.deep = [
             number for number, site in enumerate(self.sites) if not site.tokenwise and sees_every_token(target, site)
         ]
-        self.words = torch.arange(len(target.word_embeddings), device=target.device)
 
     def read(self) -> ForestReading:
         """Return the texts, as far as they can be read."""
         capacity = Capacity.of(self.target, [self.sites[number] for number in self.first])
-        tokens, tokens_at = self._tokens()
+        tokens, tokens_at = self._first_layer().tokens(self.deadline)
         if not len(tokens) and capacity.dropout and self.noise.exact and not capacity.first_round:
             self.noise = RowNoise(self.target, self.gradient, self.protocol, capacity.dropout)
-            tokens, tokens_at = self._tokens()
+            tokens, tokens_at = self._first_layer().tokens(self.deadline)
         if not len(tokens):
             return ForestReading(notes=[capacity.line(None)])
         if self.noise.strong:
             return self._chained(tokens, capacity)
-        forest = self._grown(tokens, tokens_at)
-        reading = self._texts(forest)
+        with self._halfway():
+            forest = self._grown(tokens, tokens_at)
+            texts = self._leaves(forest)
+        reading = self._proven(texts, forest)
         explained = forest.explained if self.noise.exact else reading.left < ROUNDED
         reading.notes.insert(0, capacity.line(len(forest.prefixes) if explained else len(tokens)))
         if not explained and not reading.proof.verified:
@@ -107,75 +106,50 @@ class ForestReader:
             )
         return reading
 
-    # --- tokens ------------------------------------------------------------------------------------------------
+    def _halfway(self) -> AbstractContextManager[None]:
+        return halfway(self.target, self.gradient, self.protocol)
+
+    def _first_layer(self) -> FirstLayer:
+        return FirstLayer(self.target, self.inputs, self.first, self.noise)
 
     def _residual(self, number: int) -> Residual:
         return self.noise.residual(self.sites[number])
 
-    def _tokens(self) -> tuple[Tensor, TokensAt]:
-        """Return the tokens of the batch, and those that may stand at a position."""
-        residuals = [self._residual(number) for number in self.first]
-        noisy = not self.noise.exact
-        open_ended = noisy or any(residual.full for residual in residuals)
-        if self.target.family.position_embedding is not None:
-            if open_ended:
-                found = self._positioned_tokens(residuals[0])
-                return found, lambda position: found
-
-            def at(position: int) -> Tensor:
-                return tokens_in_span(self._tables(position), residuals)
-
-            return at(0), at
-        tables = self._tables(0)
-        members = [] if open_ended else tokens_in_span(tables, residuals).tolist()
-        most = min(residual.rows.shape[1] for residual in residuals) - 1
-        if self.noise.strong:
-            most = min(most, MOST_PROPOSED)
-        elif any(module.dropout for module in self.target.adapters):  # masked inputs explain nothing, however many
-            most = min(most, max(MOST_PROPOSED, 4 * residuals[0].rank))
-        # a token whose coefficients are tiny does not quite lie in the span; without the others it stands out
-        picked = pursue_tokens(tables, residuals, most, self.deadline, noisy=noisy, given=members)
-        if not noisy and self.sites[self.first[0]].reduction is None:
-            all_found = all(residual.explained for residual in residuals)
-            kept = take_back(tables[0], self.sites[self.first[0]].rows, picked)
-            picked = kept if all_found or members or self.deadline.hit else []
-        tokens = self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
-        return tokens, lambda position: tokens
-
-    def _positioned_tokens(self, first: Residual) -> Tensor:
-        """Return the tokens of a model with a table of positions, none if they cannot be told."""
-        if self.target.adapter is None or self.sites[self.first[0]].reduction is not None:
-            return self.words[:0]
-        noisy = not self.noise.exact
-        picked, whole = pursue_positioned_tokens(first_layer_inputs(self.target), first, self.deadline, noisy=noisy)
-        # noise is never quite explained, and deeper layers tell which of these tokens occur
-        picked = picked if whole or noisy else []
-        return self.words[torch.tensor(picked, dtype=torch.long, device=self.words.device)]
-
-    def _tables(self, position: int) -> list[Tensor]:
-        if position >= self.target.max_length:
-            return [self.inputs.of_tokens(number, self.words[:0], 0) for number in self.first]
-        return [self.inputs.of_tokens(number, self.words, position) for number in self.first]
-
     # --- prefixes ----------------------------------------------------------------------------------------------
 
     def _grown(self, tokens: Tensor, tokens_at: TokensAt) -> SolvedForest:
-        adapted = self.target.adapter is not None
+        adapted, exact = self.target.adapter is not None, self.noise.exact
         least = len(tokens) if adapted else 0  # a token of a full update may be too weak for deeper layers' ranks
-        whole = whole_sites(self.sites, self.deep, self._residual, least) if self.noise.exact else {}
+        testable = exact or not adapted  # noise hides too many directions of an adapter's few rows
+        whole = whole_sites(self._by_merit(), self._residual, least) if testable else {}
         if len(whole) >= min(ENOUGH, len(self.deep)):
-            chosen = list(whole)
-            found = grow_by_membership(self.inputs, list(whole.values()), chosen, tokens_at, self.deadline)
+            chosen, rows = list(whole), list(whole.values())
+            if exact:
+                found = grow_by_membership(self.inputs, rows, chosen, tokens_at, self.deadline)
+            else:
+                drift = self.noise.drift
+                found = grow_under_noise(self.inputs, rows, chosen, tokens_at, self.deadline, drift=drift)
             prefixes = [prefix for prefix in found if not is_repeat(prefix)]
             sites = sorted({*chosen, *trailing_sites(self.sites)})
             sites = [number for number in sites if self.sites[number].reduction is None]
             forest = self._selected(prefixes, {number: self._residual(number) for number in sites})
+            if not exact:
+                return forest
             if adapted and max(forest.left, default=1.0) > MISSED and not self.deadline.passed:
                 return self._pursued(tokens)  # the sites were not whole: what lies in their rows does so by chance
             if not prefixes or not sites or max(forest.left) < COMPLETE or self.deadline.passed:
                 return forest
             return self._pursued(tokens, forest.prefixes)
         return self._pursued(tokens)
+
+    def _by_merit(self) -> list[int]:
+        """Return the deeper sites in the order in which they are to test prefixes.
+
+        The wider an input, the fewer wrong prefixes lie in its row space by chance: a feed-forward network's inner
+        layer is three or four times as wide as the others. Local steps move deeper layers' inputs more than the first
+        ones', and their gradients are smaller, so that rounding hides more of them.
+        """
+        return sorted(self.deep, key=lambda number: -self.sites[number].width) if self.noise.exact else self.deep
 
     def _pursued(self, tokens: Tensor, given: Sequence[Prefix] = ()) -> SolvedForest:
         """Pick prefixes one by one, beside those that are given, by a few sites first, then by more of them."""
@@ -237,7 +211,8 @@ class ForestReader:
         rows = [residuals[n].weighted(self.sites[n].rows) for n in sites]
         if self.noise.exact:
             return without_superfluous(prefixes, sites, rows, weighted)
-        return solve(prefixes, sites, rows, weighted)
+        kept = significant(prefixes, [residuals[n].rows for n in sites], weighted)
+        return solve([prefixes[number] for number in kept], sites, rows, [own[kept] for own in weighted])
 
     # --- strong noise ------------------------------------------------------------------------------------------
 
@@ -268,12 +243,16 @@ class ForestReader:
 
     # --- texts -------------------------------------------------------------------------------------------------
 
-    def _texts(self, forest: SolvedForest) -> ForestReading:
+    def _leaves(self, forest: SolvedForest) -> list[Prefix]:
+        """Return the forest's texts: its longest prefixes, those of a language model with their last tokens."""
         texts = [forest.prefixes[number] for number in forest.leaves]
+        if self.target.task == "causal-lm" and texts:
+            texts = with_last_tokens(self.target, self.sites, forest)
+        return texts if self.noise.exact else without_light_texts(self.target, self.gradient, texts)
+
+    def _proven(self, texts: list[Prefix], forest: SolvedForest) -> ForestReading:
         if not texts:
             return ForestReading(notes=["no text found"])
-        if self.target.task == "causal-lm":
-            texts = with_last_tokens(self.target, self.sites, forest)
         prover = self._prover()
         reading = prover.reading_of(texts)
         if reading.proof.verified or self.target.task != "causal-lm" or not self._may_lack_ends(forest):

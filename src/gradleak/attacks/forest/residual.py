@@ -94,6 +94,15 @@ class Residual:
         return int(self._ranks.max())
 
     @property
+    def error(self) -> float:
+        """The fraction of a vector of the row space that noise moves outside, a root mean square over directions."""
+        height, width = self.rows.shape[-2:]
+        level = self._floor / (height**0.5 + width**0.5)
+        sizes = self.signal.norm(dim=-1).clamp(min=1e-300)
+        moved = ((width - self.rank) * (level / sizes).square()).clamp(max=1.0)
+        return float(moved.mean().sqrt()) if self.rank else 1.0
+
+    @property
     def full(self) -> bool:
         """Whether the rows may combine more vectors than there are rows or columns, so that no vector is certain."""
         return self.rank >= min(self.rows.shape[-2:])

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from gradleak.assets import sample_texts
+from gradleak.attacks.forest.drift import takes_steps
 from gradleak.attacks.forest.residual import FLOAT32, Residual, SiteNoise
 from gradleak.attacks.forest.sites import InputSite, MapRows
 from gradleak.exchange import FedAvg, Protocol
+from gradleak.leakage.noise_floor import ABOVE_EDGE, whiten
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_inputs
 
@@ -83,8 +85,7 @@ class RowNoise:
     @property
     def drift(self) -> bool:
         """Whether the weights moved between the gradients of which the update is the sum."""
-        training = self.protocol.training
-        return training is not None and training.steps != 1
+        return takes_steps(self.protocol.training)
 
     def residual(self, site: InputSite) -> Residual:
         """Return a site's rows, of which nothing is explained yet."""
@@ -104,6 +105,8 @@ class RowNoise:
             return site.rows, SiteNoise()
         if self.strong and site.reduction is None:
             return self._of_masked(site) if self.dropout else self._of_signs(site)
+        if self.target.adapter is None:
+            return _whitened(site)
         errors = torch.cat([self._errors(part) / part.rows.double().norm().clamp(min=1e-300) for part in site.maps])
         heights = errors.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-300)
         widths = (errors / heights).square().mean(dim=0).sqrt().clamp(min=1e-3)
@@ -160,6 +163,18 @@ class RowNoise:
             if tensor.data_ptr() == part.rows.data_ptr() and tensor.shape == part.rows.shape:
                 return self.target.parameters[name].detach()
         return torch.full_like(part.rows, 0.05)
+
+
+def _whitened(site: InputSite) -> tuple[Tensor, SiteNoise]:
+    """Return the rows of a full update, so many more than the tokens that their own spectrum shows the noise.
+
+    That is right for rounding which is not quite random, too: epochs repeat their errors, and entries of half
+    precision have errors of their own sizes, not of their rows' and columns'.
+    """
+    spectrum = whiten(site.rows, rough=True)
+    beyond = spectrum.values[spectrum.rank :]
+    floor = max(ABOVE_EDGE, 1.01 * float(beyond[0]) if len(beyond) else 0.0) / max(float(spectrum.values[0]), 1e-300)
+    return spectrum.floor.white(site.rows), SiteNoise(max(FLOAT32, floor), 1e-4, 1 / spectrum.floor.columns)
 
 
 def _noise_edge(rows: Tensor) -> float:

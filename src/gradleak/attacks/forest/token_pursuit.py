@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,21 +21,26 @@ FADED, SPARE = 0.1, 8
 """In an update with visible noise, tokens that score less than this fraction of the best are doubtful. As many of them
 are proposed as there are others, and these more: deeper layers decide."""
 
-MEMBER = 0.01
-"""A token occurs if the geometric mean over sites of the fraction outside their row spaces is below this."""
+MEMBER, NOISY_MEMBER = 0.01, 0.1
+"""A token occurs if the geometric mean over sites of the fraction outside their row spaces is below this: in a float32
+gradient, and in an update with visible noise, where deeper layers sort out those that lie there by chance."""
+
+ROUGHLY = 0.1
+"""The same for the scan in float32, which is not exact to the last digits."""
 
 
-def tokens_in_span(tables: Sequence[Tensor], residuals: Sequence[Residual]) -> Tensor:
+def tokens_in_span(tables: Sequence[Tensor], residuals: Sequence[Residual], member: float = MEMBER) -> Tensor:
     """Return the tokens whose vectors lie in the row space of every site, in order.
 
     Args:
         tables: by site, the input of every token `[vocabulary, width]`.
         residuals: by site, the update's rows.
+        member: the fraction of a vector outside the row space up to which it lies in it.
     """
-    scores = _scores(tables, residuals)
-    near = (scores > -2 * torch.log(torch.tensor(10 * MEMBER)) * len(residuals)).nonzero().flatten()
+    rough = -2 * math.log(max(ROUGHLY, 1.5 * member)) * len(residuals)
+    near = (_scores(tables, residuals) > rough).nonzero().flatten()
     exact = _scores([table[near].double() for table in tables], residuals)
-    return near[exact > -2 * torch.log(torch.tensor(MEMBER)) * len(residuals)]
+    return near[exact > -2 * math.log(member) * len(residuals)]
 
 
 def pursue_tokens(

@@ -7,12 +7,12 @@ own copy of the target, moved by the update, proposes the next token of a text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from gradleak.attacks.forest.drift import moved_by
 from gradleak.attacks.forest.prefix_inputs import Prefix
 from gradleak.exchange import Protocol
 from gradleak.targets import Target
@@ -69,16 +69,3 @@ class TrainedPrior:
         ends = torch.arange(len(some), device=ids.device), mask.sum(dim=1) - 1
         found[some] = torch.log_softmax(logits[ends], dim=-1).to(found)
         return found
-
-
-@contextmanager
-def moved_by(target: Target, change: Mapping[str, Tensor]) -> Iterator[None]:
-    """Add a change to a target's parameters for the length of the context."""
-    own = {name: target.parameters[name].data for name in change}
-    try:
-        for name, before in own.items():
-            target.parameters[name].data = before + change[name].to(before)
-        yield
-    finally:
-        for name, before in own.items():
-            target.parameters[name].data = before

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
-from gradleak.attacks.sieve.defended.batch_search import ContextSearch
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore
+from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.steps.reader import StepReader
 from gradleak.exchange import Update

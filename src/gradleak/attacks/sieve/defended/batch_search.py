@@ -15,31 +15,17 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.defended.batch_distance import BatchDistance, batch_distance
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
-from gradleak.attacks.sieve.defended.context_score import ContextScore, best_by_context
-from gradleak.attacks.sieve.defended.edits import Replacements, neighbours, with_runs_moved, word_positions
+from gradleak.attacks.sieve.defended.context_score import ContextScore
+from gradleak.attacks.sieve.defended.context_search import LEAST_GAIN, ContextSearch
 from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, complete_by_rank
-from gradleak.attacks.sieve.defended.likely_edits import likely_edits
 from gradleak.attacks.sieve.defended.signal_subspace import signal_subspace
 from gradleak.attacks.sieve.defended.token_pursuit import FoundWords, affinities, group_words, pursue_words
-from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.exchange import Deadline
 from gradleak.leakage.proof import REPLAYED_WHOLE
 from gradleak.leakage.replay import can_replay, replay_difference
 from gradleak.targets import Target
-
-BREADTH = (16, 12, 4)
-"""How many sentences of each length remain after one layer, how many of all after two, and in the end."""
-
-COMPARED = (128, 64, 40)
-"""The same where the distance of the whole batch decides."""
-
-STEPS = 30
-"""The greatest number of edits of a sentence."""
-
-PATIENCE = 2
-"""How many edits in a row may bring no gain once a sentence is nearly correct: some words come and go together."""
 
 ROUNDS = 4
 """How often the gradient of the batch decides on every sentence at most."""
@@ -53,15 +39,8 @@ FEW_MISSING = 8
 NEARLY = 0.2
 """The distance below which a batch may be the very one: steps of Adam at weights that drifted leave 0.1."""
 
-MOVED_RUNS = 32
-"""In sentences of up to this many words, runs of words are moved where the distance of the whole batch decides; the
-number of ways grows with the third power."""
 
-LEAST_GAIN = 1e-4
-"""Smaller gains of the score are noise."""
-
-
-Decide = Callable[["ContextSearch", Sequence[Tensor]], DefendedReading]
+Decide = Callable[[ContextSearch, Sequence[Tensor]], DefendedReading]
 """Decides on sentences by the update of the whole batch."""
 
 
@@ -153,83 +132,6 @@ def _ordered_sentences(
         words = words or found.tokens[:1].tolist()  # no sentence is empty
         sentences.append(torch.tensor([*before, *words, *after], device=found.tokens.device))
     return sentences
-
-
-class ContextSearch:
-    """Edits the sentences of a batch one by one while their context scores grow.
-
-    Args:
-        observed: the update.
-        score: the score by itself, with no sentence fixed.
-        words: proposes words for each position.
-        resize: whether the number of tokens may change.
-    """
-
-    def __init__(
-        self, observed: ObservedUpdate, score: ContextScore, words: CandidateWords, *, resize: bool = True
-    ) -> None:
-        self.observed, self.score, self.words, self._resize = observed, score, words, resize
-
-    def one_beside_others(self, sentences: Sequence[Tensor], fixed: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Climb from each sentence, the best first, with those found before it, and others that are certain, fixed."""
-        sentences = list(sentences)
-        order = self.score.each(sentences).argsort(descending=True).tolist()
-        for rank, number in enumerate(order):
-            if self.observed.deadline.passed:
-                break
-            beside = self.score.with_fixed_sequences([*fixed, *(sentences[other] for other in order[:rank])])
-            sentences[number] = self._climbed(beside, sentences, number)
-        return sentences
-
-    def each_alone(self, sentences: Sequence[Tensor]) -> list[Tensor]:
-        """Climb from each sentence by itself: once it is nearly correct, the others need not be fixed."""
-        sentences = list(sentences)
-        for number in range(len(sentences)):
-            if self.observed.deadline.passed:
-                break
-            better = self._climbed(self.score, sentences, number, patience=PATIENCE)
-            if not any(torch.equal(better, other) for other in sentences):
-                sentences[number] = better
-        return sentences
-
-    def _climbed(self, score: ContextScore, sentences: Sequence[Tensor], number: int, *, patience: int = 0) -> Tensor:
-        """Take the best edit that leads to a sentence not visited before, until that brings no gain any more."""
-        tokens = self.words.beside(sentences)
-        start = sentences[number]
-        visited = {tuple(start.tolist())}
-
-        def step(current: Tensor, best: tuple[Tensor, float]) -> tuple[Tensor, float] | None:
-            nonlocal tokens
-            others = [*sentences[:number], best[0], *sentences[number + 1 :]]
-            self.observed.report(others, 1 - best[1])
-            if len(tokens) <= len(current) < self.observed.longest:
-                tokens = self.words.beside(others)
-            tried, scores = best_by_context(score, self._neighbours(current, tokens), BREADTH, self.observed.deadline)
-            fresh = next((n for n, ids in enumerate(tried) if tuple(ids.tolist()) not in visited), None)
-            if fresh is None:
-                return None
-            visited.add(tuple(tried[fresh].tolist()))
-            return tried[fresh], float(scores[fresh])
-
-        value = float(score(start[None]))
-        return hill_climb((start, value), step, steps=STEPS, patience=patience, least_gain=LEAST_GAIN)[0]
-
-    def near(self, sentences: Sequence[Tensor], number: int) -> tuple[list[Tensor], Tensor]:
-        """Return the sentences one edit away from one with the best scores, and their scores."""
-        sentence = sentences[number]
-        groups = self._neighbours(sentence, self.words.beside(sentences))
-        places = word_positions(self.observed.target, sentence)
-        if 2 < len(places) <= MOVED_RUNS:
-            groups.append(with_runs_moved(sentence, places))
-        return best_by_context(self.score, groups, COMPARED, self.observed.deadline)
-
-    def likely(self, sentence: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the sentences with a word replaced by one like it, and with words that a prior expects."""
-        groups = likely_edits(self.observed, sentence, resize=self._resize)
-        return [ids for group in groups for ids in group], torch.cat([self.score(group) for group in groups])
-
-    def _neighbours(self, sentence: Tensor, tokens: Tensor) -> list[Tensor | Replacements]:
-        return neighbours(self.observed.target, sentence, tokens, self.observed.longest, resize=self._resize)
 
 
 def decide_by_scores(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:

@@ -17,9 +17,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.defended.batch_search import ContextSearch
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore
+from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs

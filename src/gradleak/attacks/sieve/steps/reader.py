@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
-from gradleak.attacks.sieve.defended.batch_search import ContextSearch, decide_by_scores
+from gradleak.attacks.sieve.defended.batch_search import decide_by_distance, decide_by_scores
+from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.reading import DefendedReading
@@ -55,10 +56,11 @@ STARTS = 60
 def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
     """Decide on sentences that were read from all steps at once."""
     observed = search.observed
+    sentences = search.without_doubles(sentences)  # a step is read the better, the more of the others are right
     batch = batch_distance(observed).labelled([ids.tolist() for ids in sentences])
     reader = StepReader.of(search, batch)
     if reader is None:
-        return decide_by_scores(search, sentences)
+        return decide_by_distance(search, sentences)
     if not reader.run() and not observed.deadline.passed:
         reader.take(decide_by_scores(search, reader.sentences))
         reader.run()
