@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,8 +18,9 @@ START_SECONDS = 180.0
 def simulation_of(runner: psutil.Process) -> psutil.Process | None:
     """Return the process of the simulation, once it has started Ray's."""
     for child in runner.children(recursive=True):
-        if "flwr-simulation" in " ".join(child.cmdline()) and len(child.children()) > 1:
-            return child
+        with suppress(psutil.NoSuchProcess):  # a zombie is one, too
+            if "flwr-simulation" in " ".join(child.cmdline()) and len(child.children()) > 1:
+                return child
     return None
 
 
