@@ -219,7 +219,7 @@ def test_captured_update_gives_the_same_reconstruction_in_another_process(
         "--set",
         "steps=3",
     ]
-    answer = subprocess.run([*command, "--json", result], check=False, capture_output=True, text=True)
+    answer = subprocess.run([*command, "-q", "--json", result], check=False, capture_output=True, text=True)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "\x1b" not in answer.stdout
     captured = read(result)
