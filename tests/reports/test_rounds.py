@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,11 @@ def test_means_are_over_sentences_with_a_truth(tmp_path: Path) -> None:
     record = rounds_record(rounds_file(tmp_path, rounds=2, clients=1))
     assert all(each["rougeL"] is not None for each in record["rounds"])
     assert record["sentences_total"] == 2
+
+
+def test_clients_that_begin_at_the_same_time_write_one_header(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        logs = list(pool.map(lambda _: RoundsLog.open(tmp_path, HEADER), range(64)))
+    logs[0].append({"round": 1, "client": "a", "status": "done"})
+    assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["rounds.jsonl"]

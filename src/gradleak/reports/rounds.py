@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +56,16 @@ class RoundsLog:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise GradleakError(f"{folder} cannot be made: {error.strerror}") from None
-        if log.path.exists() and log.path.stat().st_size:
-            found, _ = read_rounds(log.path)
-            other = [key for key in REQUIRED if found.get(key) != header[key]]
-            if other:
-                raise GradleakError(f"{log.path} is of another audit (other {', '.join(other)}); give another folder")
+        whole = {"gradleak": HEADER_MARK, "schema": SCHEMA, "version": __version__, **header}
+        if log._begin(whole):
             return log
-        log._write({"gradleak": HEADER_MARK, "schema": SCHEMA, "version": __version__, **header})
+        if not log.path.stat().st_size:
+            log._write(whole)
+            return log
+        found, _ = read_rounds(log.path)
+        other = [key for key in REQUIRED if found.get(key) != header[key]]
+        if other:
+            raise GradleakError(f"{log.path} is of another audit (other {', '.join(other)}); give another folder")
         return log
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -74,6 +78,27 @@ class RoundsLog:
         if problem:
             raise GradleakError(f"a record of {ROUNDS_FILE} {problem}")
         self._write(record)
+
+    def _begin(self, header: Mapping[str, Any]) -> bool:
+        """Make the file, with its header from the start, and return whether it was not there.
+
+        Clients on one machine begin at the same time; the name is given to a file that is written already.
+        """
+        if self.path.exists():
+            return False
+        try:
+            descriptor, name = tempfile.mkstemp(prefix=".", dir=self.path.parent)
+            os.close(descriptor)
+            try:
+                RoundsLog(Path(name))._write(header)
+                os.link(name, self.path)
+            finally:
+                os.unlink(name)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise GradleakError(f"{self.path} cannot be written: {error.strerror}") from None
+        return True
 
     def _write(self, record: Mapping[str, Any]) -> None:
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
