@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from gradleak.matching import Candidates, Cosine, Matcher
+from gradleak.simulation.training import Batch
+from gradleak.simulation.training import gradient as simulated_gradient
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_calls
 
@@ -33,16 +35,17 @@ def classifier_pass(target: Target, sequences: Sequence[Sequence[int]]) -> tuple
 
 
 def batch_gradient(
-    target: Target, sequences: Sequence[Sequence[int]], labels: Sequence[int] | None, names: Sequence[str]
+    target: Target,
+    sequences: Sequence[Sequence[int]],
+    labels: Sequence[int] | None,
+    names: Sequence[str],
+    precision: str = "fp32",
 ) -> dict[str, Tensor]:
     """Return the gradient that a client without dropout computes on a batch, by parameter name."""
     batch = target.pad(sequences)
     classes = batch.ids if target.task == "causal-lm" else torch.tensor(labels, device=target.device)
-    leaves = {name: target.parameters[name].detach().clone().requires_grad_() for name in names}
     with torch.enable_grad():
-        loss = target.loss_with(leaves, batch.ids, batch.mask, classes)
-        values = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, values, strict=True))
+        return simulated_gradient(target, Batch(batch, classes), names, precision)
 
 
 def cosine_to_update(

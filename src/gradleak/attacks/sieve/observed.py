@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.hidden_states import HiddenStates
 from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.layer_inputs import LayerInputs
 from gradleak.leakage.noise_floor import NoiseFloor, Spectrum, whiten
@@ -81,8 +82,16 @@ class ObservedUpdate:
         if self.sent is not None:
             return self
         contexts = [(layer.attention_output,) for layer in self.target.layers[:RESTORED_LAYERS]]
-        found = restore(self.target, self.gradient, self.protocol, [self.inputs.maps, *contexts], self.deadline)
+        hidden = [(self.target.layers[0].feed_forward_in,)] if self.hidden_states else []
+        groups = [self.inputs.maps, *hidden, *contexts]
+        found = restore(self.target, self.gradient, self.protocol, groups, self.deadline)
         return replace(self, gradient=found.gradient, floors=found.floors, sent=self.gradient)
+
+    @cached_property
+    def hidden_states(self) -> HiddenStates | None:
+        """What enters the first feed-forward map; None if it is not known, or the map's gradient was not sent."""
+        sent = self.target.layers[0].feed_forward_in.weight in self.gradient
+        return HiddenStates.of(self.target, self.inputs) if sent else None
 
     @cached_property
     def space(self) -> Subspace:

@@ -58,6 +58,18 @@ class TokenPairs:
         """Return the pairs with queries, keys and values in another precision."""
         return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
 
+    def where(self, kept: Tensor) -> TokenPairs:
+        """Return some of the pairs, given by a mask or by indices."""
+        return TokenPairs(
+            self.tokens[kept],
+            self.positions[kept],
+            self.query[kept],
+            self.key[kept],
+            self.value[kept],
+            self.causal,
+            self.relative,
+        )
+
     def followed_by(self, other: TokenPairs) -> TokenPairs:
         """Return these pairs and then others, of the same model."""
         relative = self.relative

@@ -18,8 +18,9 @@ LEAST_ABSENT, MOST_PRESENT = 0.12, 0.3
 """Words that did not occur leave at least the first fraction outside a rounded row space, mostly 0.4, and words that
 did at most the second: 0.01 after a cast to bfloat16, 0.06 in int8, 0.12 after one step of AdamW."""
 
-MARGIN = 1.5
-"""The pairs of a sentence leave at most so many times as much outside as the best pair of any of its words."""
+MARGIN, WIDE_MARGIN = 1.5, 4.0
+"""The best pair of a position leaves at most so many times as much outside as the best pair of any word, and the pairs
+of sentences so many times as much."""
 
 MOST_PAIRS = 6000
 """With more pairs than this the row space is not one of text, and tables of all pairs would fill memory."""
@@ -45,30 +46,33 @@ def possible_pairs(inputs: LayerInputs, space: Subspace, words: Tensor, longest:
     if space.floor < CLEAN:
         tolerance = max(IN_SPAN, min(3 * space.error, MOST_OUTSIDE))
         return _pairs_within(inputs, space, words, longest, (tolerance, MOST_PAIRS))
-    found, tolerance = _words_of_rounded(inputs, space, words, longest)
-    return _pairs_within(inputs, space, found, longest, (tolerance, MOST_PAIRS))
+    found, tolerance, last = _words_of_rounded(inputs, space, words, longest)
+    wide = min(WIDE_MARGIN / MARGIN * tolerance, MOST_PRESENT)
+    return _pairs_within(inputs, space, found, last + 1, (wide, MOST_PAIRS))
 
 
-def _words_of_rounded(inputs: LayerInputs, space: Subspace, words: Tensor, longest: int) -> tuple[Tensor, float]:
-    """Return the words that a rounded row space holds, and the fraction of x(t, p) that may lie outside.
+def _words_of_rounded(inputs: LayerInputs, space: Subspace, words: Tensor, longest: int) -> tuple[Tensor, float, int]:
+    """Return the words that a rounded row space holds, the fraction of x(t, p) that may lie outside, the last position.
 
     How far rounding moves a word depends on the word, and the error of the row space is that of its weakest direction.
     But between the words that occurred and the others is a gap: the largest step in their distances, each word at its
     best position.
     """
-    best = torch.zeros(len(words), device=words.device)
+    best, nearest = torch.zeros(len(words), device=words.device), []
     for places in torch.split(torch.arange(longest, device=words.device), WINDOW):
         inside = inputs.captured_energy(space.basis, words, places)
         best = torch.maximum(best, inside.amax(dim=1))
+        nearest.append(inside.amax(dim=0))
         outside = (1 - best).clamp(min=IN_SPAN**2).sqrt()
         ranked, order = outside.sort()
         steps = ranked[1:] / ranked[:-1]
         steps[(ranked[1:] < LEAST_ABSENT) | (ranked[:-1] > MOST_PRESENT)] = 0.0
-        last = int(steps.argmax())
-        tolerance = min(MARGIN * float(ranked[last]), MOST_PRESENT)
-        if not (inside[:, -1] > 1 - tolerance**2).any():  # the longest sentence ends before
+        least = int(steps.argmax())
+        tolerance = min(MARGIN * float(ranked[least]), MOST_PRESENT)
+        if inside[:, -1].max() < 1 - tolerance**2:  # the longest sentence ends before
             break
-    return words[order[: last + 1]], tolerance
+    last = int((torch.cat(nearest) > 1 - tolerance**2).nonzero()[-1])
+    return words[order[: least + 1]], tolerance, last
 
 
 def _pairs_within(

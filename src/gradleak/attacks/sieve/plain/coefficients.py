@@ -49,14 +49,9 @@ class Coefficients:
             pairs: the pairs in the row space.
             gradients: what is left of the first maps' gradients.
         """
-        inputs = observed.inputs
         tokens, token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         positions = torch.arange(int(pairs.positions.max()) + 1, device=tokens.device)
-        scale = inputs.scale.double()
-        basis = torch.cat([inputs.words[tokens].double() * scale, inputs.positions[positions].double() * scale])
-        basis = torch.cat([basis, inputs.shift.double()[None]])
-        inverse = torch.linalg.pinv(basis, rtol=1e-9)
-        each = [(part.weight_in(gradients) @ inverse).cpu() for part in inputs.maps]
+        each = [part.cpu() for part in _solved(observed, tokens, positions, gradients)]
         both = torch.cat([part / part.norm().clamp(min=1e-300) for part in each])
         ends = (len(tokens), len(tokens) + len(positions))
         return cls(
@@ -85,3 +80,29 @@ class Coefficients:
                 share = nnls(self.words[:, there].numpy(), places[:, position].numpy())[0]
                 found[there, position] = torch.from_numpy(share)
         return found
+
+
+def word_sizes(observed: ObservedUpdate, pairs: TokenPairs, gradients: Mapping[str, Tensor]) -> Tensor:
+    """Return the norm of the coefficients of each pair's token in all maps `[pairs]`.
+
+    Args:
+        observed: the update.
+        pairs: the pairs in the row space.
+        gradients: of the first maps.
+    """
+    tokens, token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    positions = torch.arange(int(pairs.positions.max()) + 1, device=tokens.device)
+    each = torch.cat(_solved(observed, tokens, positions, gradients))
+    return each[:, : len(tokens)].norm(dim=0)[token_of]
+
+
+def _solved(
+    observed: ObservedUpdate, tokens: Tensor, positions: Tensor, gradients: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """Return the coefficients of tokens, then of positions, then of β, map by map `[outputs, coefficients]`."""
+    inputs = observed.inputs
+    scale = inputs.scale.double()
+    basis = torch.cat([inputs.words[tokens].double() * scale, inputs.positions[positions].double() * scale])
+    basis = torch.cat([basis, inputs.shift.double()[None]])
+    inverse = torch.linalg.pinv(basis, rtol=1e-9)
+    return [part.weight_in(gradients).double() @ inverse for part in inputs.maps]

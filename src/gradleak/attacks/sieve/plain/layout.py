@@ -53,9 +53,6 @@ more."""
 MOST_ENDS = 8
 """How many positions are kept at which a sentence may end."""
 
-TRIED = 16
-"""How many words of a group are tried at each position."""
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -63,11 +60,11 @@ class Layout:
 
     Attributes:
         rows: sentences to begin with, as indices of pairs, one for each possible length, the most probable first.
-        likely: pairs that are likely at each position.
+        held: positions whose words are certain.
     """
 
     rows: list[Tensor]
-    likely: Mapping[int, Tensor]
+    held: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -186,15 +183,10 @@ class _Placement:
         for position, token in held.items():
             scores[token] = 0.0
             scores[token, position] = HELD
-        best = scores.topk(min(TRIED, len(scores)), dim=0)
-        likely = {
-            position: self._table[best.indices[best.values[:, position] > 0, position], position].to(self._device)
-            for position in range(scores.shape[1])
-        }
         gains = (groups.occupied[:, group].clamp(max=MOST_OCCUPIED) - OCCUPIED).cumsum(dim=0)
         ends = sorted(self._ends(), key=lambda end: -float(gains[end]))[:MOST_ENDS]
         rows = [self._row(scores[:, : end + 1], end) for end in ends]
-        return Layout([row for row in rows if row is not None], likely)
+        return Layout([row for row in rows if row is not None], frozenset(held))
 
     def _ends(self) -> list[int]:
         """Return the positions at which a sentence can end."""

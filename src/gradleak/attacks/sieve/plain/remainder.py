@@ -1,4 +1,4 @@
-"""The remainder of a gradient after the sentences found so far have been subtracted from it."""
+"""The remainder of the first layer's gradients after the sentences found so far have been subtracted from it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MISFIT = 0.05
 
 @dataclass(frozen=True)
 class Remainder:
-    """Gradients of the first layer's attention maps, less the sentences that were subtracted.
+    """Gradients of the first layer's maps, less the sentences that were subtracted.
 
     Attributes:
         gradients: the gradients by name, in float64; changed by subtraction.
         smallest: the smallest singular value of each that is signal in a float32 gradient.
-        noise: what rounding or noise added to the first maps and to the attention output map, by the first map's name;
-            empty for a float32 gradient. Subtraction leaves it as it was.
+        noise: what rounding or noise added to maps with the same inputs, by the first one's name; empty for a float32
+            gradient. Subtraction leaves it as it was.
     """
 
     gradients: dict[str, Tensor]
@@ -40,14 +40,16 @@ class Remainder:
     def of(cls, observed: ObservedUpdate) -> Remainder:
         """Take the gradients of an update, from which nothing has been subtracted."""
         layer = observed.target.layers[0]
-        parts = (*observed.inputs.maps, layer.query, layer.key, layer.value, layer.attention_output)
+        parts = [*observed.inputs.maps, layer.query, layer.key, layer.value, layer.attention_output]
+        parts += [layer.feed_forward_in] if observed.hidden_states else []
         gradients = {part.weight: observed.gradient[part.weight].double() for part in parts}
         floor = observed.space.floor
         rounded = floor > CLEAN
         relative = max(ROUNDING, 0.0 if rounded else 2 * floor)
-        smallest = {name: relative * float(torch.linalg.matrix_norm(t, 2)) for name, t in gradients.items()}
+        smallest = {name: relative * _largest(t) for name, t in gradients.items()}
         noise = {}
-        for group in (observed.inputs.maps, (layer.attention_output,)) if rounded else ():
+        groups = [observed.inputs.maps, (layer.attention_output,), *([parts[-1:]] if observed.hidden_states else [])]
+        for group in groups if rounded else ():
             noise[group[0].weight] = observed.noise_floor(group)
         return cls(gradients, smallest, noise)
 
@@ -62,7 +64,7 @@ class Remainder:
         if self.noise:
             return signal_space(self.noise[parts[0].weight].spectrum(torch.cat(gradients)))
         smallest = max(
-            2 * self.smallest[part.weight] / max(float(torch.linalg.matrix_norm(own, 2)), 1e-300)
+            2 * self.smallest[part.weight] / max(_largest(own), 1e-300)
             for part, own in zip(parts, gradients, strict=True)
         )
         return row_space(gradients, max(ROUNDING, smallest))
@@ -109,6 +111,12 @@ class Remainder:
         for name in self.gradients:
             self.gradients[name] -= found[name] * share
         return label
+
+
+def _largest(matrix: Tensor) -> float:
+    """Return the largest singular value."""
+    small = matrix @ matrix.T if len(matrix) < matrix.shape[1] else matrix.T @ matrix
+    return float(torch.linalg.eigvalsh(small)[-1].clamp(min=0.0).sqrt())
 
 
 def _as_fraction(weight: float) -> float:

@@ -1,19 +1,22 @@
-"""Complete skeletons to sentences that pass the attention test, by a beam search over replacements and exchanges."""
+"""Complete layouts and skeletons to sentences whose contexts lie in the row space."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
-from gradleak.attacks.sieve.plain.attention_test import ContextSketch, context_tolerance, outside_contexts
+from gradleak.attacks.sieve.plain.attention_test import context_tolerance, outside_contexts
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
 from gradleak.attacks.sieve.plain.layout import Layout, lay_out
 from gradleak.attacks.sieve.plain.prefixes import grow_prefixes
 from gradleak.attacks.sieve.plain.remainder import Remainder
+from gradleak.attacks.sieve.plain.sentence_descent import SentenceDescent
+from gradleak.attacks.sieve.plain.sentence_sketch import SentenceSketch
 from gradleak.attacks.sieve.plain.skeletons import find_skeletons
 from gradleak.attacks.sieve.rotary_tokens import RotaryTokens
 from gradleak.attacks.sieve.token_pairs import TokenPairs
@@ -22,27 +25,14 @@ from gradleak.leakage.row_space import Subspace
 BEFORE_SUBTRACTION = 16
 """After so many skeletons, the sentences found are subtracted before more are tried."""
 
-GREEDY = 40
-"""How many skeletons are first completed with a beam of one."""
+QUICK = 40
+"""How many skeletons are first completed without shakes."""
+
+SHAKES = 4
+"""How often a completion that ends in no certain sentence goes on after a few words were drawn anew."""
 
 SAME = 0.6
 """A skeleton that shares this fraction of its tokens with a sentence found is one of that sentence."""
-
-BEAM = 8
-"""How many sentences a completion keeps, and how many replacements of each are tried."""
-
-EFFORTS = ((2, True), (6, True), (4, False))
-"""How many lengths of a sentence that was laid out are tried, and whether with the likely words alone: the next if the
-last leads to no sentence."""
-
-EXCHANGES = 4
-"""How many exchanges of two words are kept in each step."""
-
-SOLVED = 1e-9
-"""A sketched loss that no wrong sentence reaches."""
-
-GAIN, PATIENCE = 0.999, 1
-"""A step gains if it lowers the loss by this factor; a completion ends after more steps without gain than this."""
 
 
 def find_sentences(observed: ObservedUpdate, remainder: Remainder, longest: int, starts: int) -> list[Sentence]:
@@ -56,41 +46,63 @@ def find_sentences(observed: ObservedUpdate, remainder: Remainder, longest: int,
     """
     target, inputs, words = observed.target, observed.inputs, observed.words
     space = remainder.row_space(inputs.maps)
-    contexts = remainder.row_space((target.layers[0].attention_output,))
+    spaces = SentenceSpaces.of(observed, remainder)
     before, after = target.special_tokens
     special = torch.tensor([*before, *after], device=words.device, dtype=words.dtype)
     places = longest if inputs.by_position else 1
     tokens, positions = possible_pairs(inputs, space, torch.cat([words, special]), places)
     if not inputs.by_position:
-        return grow_prefixes(RotaryTokens(target, tokens), contexts, observed.deadline)
+        return grow_prefixes(RotaryTokens(target, tokens), spaces.contexts, observed.deadline)
     pairs = TokenPairs.of(target, inputs, tokens, positions)
     if pairs.causal:
-        return grow_prefixes(pairs, contexts, observed.deadline)
+        return grow_prefixes(pairs, spaces.contexts, observed.deadline)
     if not len(pairs.tokens) or not len(pairs.at(0)):
         return []
-    search = SkeletonCompletion(observed, pairs, contexts)
-    tolerance = context_tolerance(contexts)
+    search = SkeletonCompletion(observed, pairs, spaces)
+    tolerance = context_tolerance(spaces.contexts)
     layouts = lay_out(observed, pairs, remainder.gradients)
     found = search.of_layouts(layouts, lambda _, outside: outside < tolerance)
     return found or search.run(find_skeletons(observed, pairs, remainder.gradients), starts)
 
 
+@dataclass(frozen=True)
+class SentenceSpaces:
+    """The row spaces in which the vectors of right sentences lie.
+
+    Attributes:
+        contexts: of the attention output map.
+        hidden: of the feed-forward map; None if it tells nothing.
+    """
+
+    contexts: Subspace
+    hidden: Subspace | None
+
+    @classmethod
+    def of(cls, observed: ObservedUpdate, remainder: Remainder) -> SentenceSpaces:
+        """Take them from what is left of an update."""
+        layer = observed.target.layers[0]
+        contexts, hidden = remainder.row_space((layer.attention_output,)), None
+        if observed.hidden_states is not None:
+            hidden = remainder.row_space((layer.feed_forward_in,))
+        return cls(contexts, hidden if hidden is not None and hidden.rank < hidden.width else None)
+
+
 class SkeletonCompletion:
-    """A beam search from skeletons to sentences whose contexts lie in the row space.
+    """Descends from skeletons to sentences whose vectors lie in the row space.
 
     Args:
         observed: the update.
         pairs: the candidates.
-        contexts: the row space of the attention output map.
+        spaces: the row spaces of the contexts and of the hidden states.
     """
 
-    def __init__(self, observed: ObservedUpdate, pairs: TokenPairs, contexts: Subspace) -> None:
-        self.pairs, self.contexts, self.deadline = pairs, contexts, observed.deadline
-        self.before, self.after = observed.target.special_tokens
-        self.sketch = ContextSketch(pairs, contexts)
-        tokens, self._token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        self._table = torch.full((len(tokens), int(pairs.positions.max()) + 1), -1, device=tokens.device)
-        self._table[self._token_of, pairs.positions] = torch.arange(len(pairs.tokens), device=tokens.device)
+    def __init__(self, observed: ObservedUpdate, pairs: TokenPairs, spaces: SentenceSpaces) -> None:
+        self.pairs, self.contexts, self.deadline = pairs, spaces.contexts, observed.deadline
+        before, after = observed.target.special_tokens
+        states = None if spaces.hidden is None else observed.hidden_states
+        self.sketch = SentenceSketch(pairs, spaces.hidden or spaces.contexts, states)
+        special = torch.tensor([*before, *after], device=pairs.tokens.device)
+        self._descent = SentenceDescent(self.sketch, (len(before), len(after)), special, self.deadline)
 
     def of_layouts(self, layouts: Sequence[Layout], is_right: Callable[[Sentence, float], bool]) -> list[Sentence]:
         """Complete sentences that were laid out, and return those that are right.
@@ -102,31 +114,27 @@ class SkeletonCompletion:
             is_right: whether a sentence that leaves a fraction of a context outside is right.
         """
         found: list[Sentence] = []
-        for effort in EFFORTS:
+        for shakes in (0, SHAKES):
             for layout in layouts:
-                sentences = self._of_layout(layout, *effort)
-                found += [one for one, outside in sentences if one not in found and is_right(one, outside)][:1]
+                if self.deadline.passed:
+                    return found
+                sentence, outside = self.completed(layout.rows, shakes, layout.held)
+                if sentence not in found and is_right(sentence, outside):
+                    found.append(sentence)
             if found:
                 break
         return found
 
-    def _of_layout(self, layout: Layout, lengths: int, narrow: bool) -> Iterator[tuple[Sentence, float]]:
-        """Yield a sentence in its most probable lengths, each completed."""
-        for row in layout.rows[:lengths]:
-            if self.deadline.passed:
-                break
-            yield self.completed(row, 1, layout.likely if narrow else None)
-
     def run(self, skeletons: Mapping[int, Tensor], most: int) -> list[Sentence]:
         """Complete at most so many skeletons, those with the smallest loss first."""
         ranked = self.ranked(skeletons)[:most]
-        for width, limit in ((1, GREEDY), (BEAM, most)):
-            found = self._completions(ranked[:limit], width)
+        for shakes, limit in ((0, QUICK), (SHAKES, most)):
+            found = self._completions(ranked[:limit], shakes)
             if found:
                 return found
         return []
 
-    def _completions(self, ranked: Sequence[Tensor], width: int) -> list[Sentence]:
+    def _completions(self, ranked: Sequence[Tensor], shakes: int) -> list[Sentence]:
         """Return the sentences that skeletons lead to, leaving out skeletons of those found before."""
         found: list[Sentence] = []
         for tried, row in enumerate(ranked):
@@ -135,7 +143,7 @@ class SkeletonCompletion:
             tokens = tuple(self.pairs.tokens[row].tolist())
             if any(common_tokens(tokens, sentence) > SAME for sentence in found):
                 continue
-            sentence, outside = self.completed(row, width)
+            sentence, outside = self.completed([row], shakes)
             if outside < context_tolerance(self.contexts) and sentence not in found:
                 found.append(sentence)
         return found
@@ -151,72 +159,17 @@ class SkeletonCompletion:
         return [row for _, row in starts]
 
     def completed(
-        self, start: Tensor, width: int = BEAM, likely: Mapping[int, Tensor] | None = None
+        self, starts: Sequence[Tensor], shakes: int = 0, held: Collection[int] = ()
     ) -> tuple[Sentence, float]:
-        """Complete a skeleton, and return the sentence with the largest fraction of a context outside.
+        """Complete guesses at one sentence, and return the best with the largest fraction of a context outside.
 
         Args:
-            start: the skeleton, as indices of pairs.
-            width: how many sentences are kept at each step; 1 is many times as fast, and often enough.
-            likely: the pairs to try at each position; all if left out.
+            starts: skeletons, as indices of pairs.
+            shakes: how often the descent goes on after a few words were drawn anew.
+            held: positions whose words are changed only if nothing else leads to a sentence.
         """
-        inner = range(len(self.before), len(start) - len(self.after))
-        tried = {place: self.pairs.at(place) if likely is None else likely[place] for place in inner}
-        rows = self._completed(start, width, tried)
-        outside = outside_contexts(self.pairs, rows[:1], self.contexts)
-        return tuple(self.pairs.tokens[rows[0]].tolist()), float(outside)
-
-    def _completed(self, start: Tensor, width: int, tried: Mapping[int, Tensor]) -> Tensor:
-        """Replace or exchange one token after the other, and return the best sentences on the way, the best first."""
-        beam = start[None]
-        losses = self.sketch.losses(beam)
-        visited = {tuple(start.tolist())}
-        idle = 0
-        for _ in range(2 * len(start)):
-            fresh = self._fresh(beam, visited, tried)
-            if not len(fresh):
-                break
-            rows = torch.cat([beam, fresh])
-            scores = torch.cat([losses, self.sketch.losses(fresh)])
-            order = scores.argsort()[:width]
-            idle = 0 if scores[order[0]] < GAIN * losses[0] else idle + 1
-            beam, losses = rows[order], scores[order]
-            if idle > PATIENCE or losses[0] < SOLVED or self.deadline.passed:
-                break
-        return beam
-
-    def _fresh(self, beam: Tensor, visited: set[tuple[int, ...]], tried: Mapping[int, Tensor]) -> Tensor:
-        """Return the best few sentences one step away from each of the beam that were not visited before."""
-        near = [*self._replaced(beam, tried), *(changed for row in beam for changed in self._exchanged(row))]
-        fresh = [changed for changed in dict.fromkeys(near) if changed not in visited]
-        visited.update(fresh)
-        return torch.tensor(fresh, device=beam.device, dtype=beam.dtype).view(-1, beam.shape[1])
-
-    def _replaced(self, beam: Tensor, tried: Mapping[int, Tensor]) -> Iterator[tuple[int, ...]]:
-        """Yield the best few sentences with one other token."""
-        columns = [(position, pair) for position, pairs in tried.items() for pair in pairs.tolist()]
-        losses = torch.cat(self.sketch.replacements(beam, tried), dim=1)
-        best = losses.topk(min(BEAM, len(columns)), dim=1, largest=False).indices.tolist()
-        for row, picks in zip(beam.tolist(), best, strict=True):
-            for position, pair in (columns[pick] for pick in picks):
-                yield (*row[:position], pair, *row[position + 1 :])
-
-    def _exchanged(self, row: Tensor) -> Iterator[tuple[int, ...]]:
-        """Yield the best few sentences with two tokens exchanged: their words are right, their places not."""
-        first, last = len(self.before), len(row) - len(self.after)
-        one, other = torch.triu_indices(last - first, last - first, 1, device=row.device) + first
-        places = torch.arange(len(row), device=row.device)
-        swapped = self._table[self._token_of[row]][:, places]
-        possible = (swapped[one, other] >= 0) & (swapped[other, one] >= 0) & (row[other] != swapped[one, other])
-        one, other = one[possible], other[possible]
-        if not len(one):
-            return
-        losses = self.sketch.exchanges(row, one, other, swapped)
-        for best in losses.topk(min(EXCHANGES, len(one)), largest=False).indices.tolist():
-            first, last = int(one[best]), int(other[best])
-            changed = row.clone()
-            changed[first], changed[last] = swapped[last, first], swapped[first, last]
-            yield tuple(changed.tolist())
+        row = self._descent.run(starts, shakes, held).row
+        return tuple(self.pairs.tokens[row].tolist()), float(outside_contexts(self.pairs, row[None], self.contexts))
 
 
 def common_tokens(one: Sentence, other: Sentence) -> float:

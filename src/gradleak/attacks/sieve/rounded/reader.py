@@ -23,16 +23,26 @@ from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
+from gradleak.attacks.sieve.plain.coefficients import word_sizes
 from gradleak.attacks.sieve.plain.layout import lay_out
 from gradleak.attacks.sieve.plain.remainder import Remainder
-from gradleak.attacks.sieve.plain.sentence_search import BEAM, GREEDY, SAME, SkeletonCompletion, common_tokens
+from gradleak.attacks.sieve.plain.sentence_search import (
+    QUICK,
+    SAME,
+    SHAKES,
+    SentenceSpaces,
+    SkeletonCompletion,
+    common_tokens,
+)
 from gradleak.attacks.sieve.plain.skeletons import find_skeletons
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.token_pairs import TokenPairs
-from gradleak.leakage.row_space import Subspace
 
-WIDTHS = ((1, GREEDY), (BEAM, 4))
-"""Widths of the beam that completes skeletons, and for how many of them: the next if the last finds no sentence."""
+COMPLETED = ((0, QUICK), (SHAKES, 4))
+"""With how many shakes skeletons are completed, and how many of them: the next if the last finds no sentence."""
+
+LEFT = 0.2
+"""A word is left if the sentences found explain all but this fraction of its coefficient, or of the median one."""
 
 LIKELY = 0.6
 """A completed skeleton is weighed if less than this fraction of each context lies outside."""
@@ -109,8 +119,10 @@ class RoundedReader:
     def __init__(self, observed: ObservedUpdate, longest: int, starts: int) -> None:
         self.observed, self.longest, self.starts = observed, longest, starts
         self.remainder = Remainder.of(observed)
-        self.contexts = self.remainder.row_space((observed.target.layers[0].attention_output,))
-        self.words = observed.words[:0]
+        self.spaces = SentenceSpaces.of(observed, self.remainder)
+        special = torch.tensor([*sum(observed.target.special_tokens, ())], device=observed.words.device)
+        self._special = torch.isin(self._pairs.tokens, special)
+        self.words = torch.unique(self._pairs.tokens[~self._special])
         self.fit = WeightFit(observed, self.remainder)
         self._candidates: dict[Sentence, float] = {}
         self._settled: set[Sentence] = set()
@@ -168,27 +180,29 @@ class RoundedReader:
 
     def _complete_skeletons(self) -> bool:
         """Find sentences in what is left, and return whether there is a further one."""
-        observed = self.observed
-        pairs = self._pairs(self.remainder.row_space(observed.inputs.maps))
-        if not len(pairs.tokens) or not len(pairs.at(0)):
+        if not len(self._pairs.tokens) or not len(self._pairs.at(0)):
             return False
-        if not len(self.words):
-            special = torch.tensor([*sum(observed.target.special_tokens, ())], device=pairs.tokens.device)
-            words = torch.unique(pairs.tokens)
-            self.words = words[~torch.isin(words, special)]
-        completion = SkeletonCompletion(observed, pairs, self.contexts)
+        left = self._pairs_left()
+        return self._complete_from(left) or (
+            len(left.tokens) < len(self._pairs.tokens) and self._complete_from(self._pairs)
+        )
+
+    def _complete_from(self, pairs: TokenPairs) -> bool:
+        """Find sentences of some pairs."""
+        observed = self.observed
+        completion = SkeletonCompletion(observed, pairs, self.spaces)
         completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients), self._consider)
         if self._weigh():
             return True
         skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
         ranked = completion.ranked(skeletons)[: self.starts]
-        for width, most in WIDTHS:
-            self._complete(completion, ranked[:most], width)
+        for shakes, most in COMPLETED:
+            self._complete(completion, ranked[:most], shakes)
             if self._weigh():
                 return True
         return False
 
-    def _complete(self, completion: SkeletonCompletion, ranked: Sequence[Tensor], width: int) -> None:
+    def _complete(self, completion: SkeletonCompletion, ranked: Sequence[Tensor], shakes: int) -> None:
         """Complete skeletons, except those of sentences that were found meanwhile."""
         good = list(self.found)
         for row in ranked:
@@ -197,7 +211,7 @@ class RoundedReader:
             tokens = tuple(completion.pairs.tokens[row].tolist())
             if any(common_tokens(tokens, sentence) > SAME for sentence in good):
                 continue
-            sentence, outside = completion.completed(row, width)
+            sentence, outside = completion.completed([row], shakes)
             good += [sentence] if self._consider(sentence, outside) else []
 
     def _consider(self, sentence: Sentence, outside: float) -> bool:
@@ -207,12 +221,31 @@ class RoundedReader:
         self._candidates[sentence] = self.fit.misfit(sentence)
         return self._candidates[sentence] < GOOD
 
-    def _pairs(self, space: Subspace) -> TokenPairs:
+    @cached_property
+    def _pairs(self) -> TokenPairs:
+        """The pairs of the whole update; those that begin and end texts included."""
         observed = self.observed
         special = torch.tensor([*sum(observed.target.special_tokens, ())], device=observed.words.device)
         words = torch.cat([observed.words, special.to(observed.words)])
+        space = self.remainder.row_space(observed.inputs.maps)
         tokens, positions = possible_pairs(observed.inputs, space, words, self.longest)
         return TokenPairs.of(observed.target, observed.inputs, tokens, positions)
+
+    @cached_property
+    def _sizes(self) -> Tensor:
+        return word_sizes(self.observed, self._pairs, self.observed.gradient)
+
+    def _pairs_left(self) -> TokenPairs:
+        """Return the pairs of words that the sentences found do not explain."""
+        if not self.found:
+            return self._pairs
+        sizes = word_sizes(self.observed, self._pairs, self.remainder.gradients)
+        left = (sizes > LEFT * self._sizes) | (sizes > LEFT * self._sizes.median())
+        left = left | self._special
+        filled = set(self._pairs.positions[left & ~self._special].tolist())
+        begin = len(self.observed.target.special_tokens[0])
+        end = next(place for place in range(begin, self.longest + 1) if place not in filled)
+        return self._pairs.where(left & (self._pairs.positions <= end))
 
     def _edit_near_misses(self, missing: int) -> None:
         """Edit the sentences that nearly fit, those that fit held fixed, and weigh the results."""

@@ -88,7 +88,10 @@ class WeightFit:
         return (sum(misfits) / len(misfits) if weights[0] > 0 else torch.inf, label, weights[0])
 
     def _gradient(self, sentence: Sentence, label: int, names: list[str] | None = None) -> Mapping[str, Tensor]:
-        return batch_gradient(self._observed.target, [sentence], [label], names or list(self._whole))
+        observed = self._observed
+        return batch_gradient(
+            observed.target, [sentence], [label], names or list(self._whole), observed.protocol.precision
+        )
 
 
 def _fit(gradient: Tensor, whole: Spectrum) -> tuple[float, float]:
