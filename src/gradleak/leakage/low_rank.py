@@ -29,8 +29,8 @@ ABOVE_EDGE = 1.05
 MOST_GROWTH = 0.25
 """The fraction by which the rank grows in one iteration at most."""
 
-RIDGE = 1e-12
-"""Added to the diagonal of normal equations, relative to its mean."""
+ITERATIONS, PROBED = 8, 20
+"""Iterations of conjugate gradients, which start from the fit so far, and of those that tell how well it is known."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +67,27 @@ def fit_low_rank(
             directions.
         levels: of the iterations; the last few of `LEVELS` are enough from a fit that is nearly right.
     """
-    matrix, variance = matrix.double(), deviation.double().square()
+    size = float(matrix.double().square().mean().sqrt().clamp(min=1e-300))
+    matrix, variance = (matrix.double() / size).float(), (deviation.double() / size).square().clamp(max=1e30).float()
     most = min(*matrix.shape, most_rank or len(matrix))
-    right = _strongest(matrix, most) if start is None else start
-    size = float(matrix.square().mean())
+    right = (_strongest(matrix, most) if start is None else start).float()
+    coefficients = matrix @ right
     for number, level in enumerate(levels):
-        weights = 1 / (variance + level**2 * size)
-        rows = _Normal(weights, right)
-        left = torch.linalg.qr(rows.coefficients(matrix))[0]
-        columns = _Normal(weights.T, left)
-        found = columns.coefficients(matrix.T)
+        weights = 1 / (variance + level**2)
+        rows = _WeightedRows(weights, right)
+        found = rows.coefficients(matrix, coefficients)
+        left, triangle = torch.linalg.qr(found)
+        columns = _WeightedRows(weights.T.contiguous(), left)
+        found = columns.coefficients(matrix.T, right @ triangle.T)
         if number == len(levels) - 1 or (number and deadline is not None and deadline.passed):
             break
         missing = _missing_directions((matrix - left @ found.T) * weights.sqrt(), len(right.T), most)
         right = torch.linalg.qr(torch.cat([found, missing], dim=1))[0]
+        coefficients = left @ (found.T @ right)
     spread = rows.spread()
-    floor = NoiseFloor((spread / spread.mean()).sqrt()[:, None], columns.spread().sqrt())
-    return LowRankFit(left @ found.T, floor, torch.linalg.qr(found)[0])
+    floor = NoiseFloor((spread / spread.mean()).sqrt()[:, None].double(), size * columns.spread().sqrt().double())
+    found = found.double()
+    return LowRankFit(size * left.double() @ found.T, floor, torch.linalg.qr(found)[0])
 
 
 def _strongest(matrix: Tensor, most: int) -> Tensor:
@@ -108,8 +112,11 @@ def _missing_directions(residual: Tensor, rank: int, most: int) -> Tensor:
     return vectors[:, len(squares) - count :]
 
 
-class _Normal:
-    """The normal equations of each row's weighted least-squares problem, factorised.
+class _WeightedRows:
+    """Each row's weighted least-squares problem, solved for all rows at once by conjugate gradients.
+
+    They cost a few products with the basis; the normal equations of hundreds of rows would cost hundreds. A start that
+    is nearly right makes up for few iterations.
 
     Args:
         weights: of the entries, the inverses of their variances `[rows, columns]`.
@@ -118,22 +125,31 @@ class _Normal:
 
     def __init__(self, weights: Tensor, basis: Tensor) -> None:
         self._weights, self._basis = weights, basis
-        rank = basis.shape[1]
-        one, other = torch.tril_indices(rank, rank, device=basis.device)
-        packed = weights @ (basis[:, one] * basis[:, other])  # [rows, pairs]: lower triangles, row by row
-        normal = basis.new_zeros(len(weights), rank, rank)
-        for row in range(rank):
-            first = row * (row + 1) // 2
-            normal[:, row, : row + 1] = packed[:, first : first + row + 1]
-        diagonal = normal.diagonal(dim1=1, dim2=2)
-        diagonal += RIDGE * diagonal.mean(dim=1, keepdim=True)
-        self._factor = torch.linalg.cholesky_ex(normal)[0]
+        self._diagonal = (weights @ basis.square()).clamp(min=1e-30)
 
-    def coefficients(self, matrix: Tensor) -> Tensor:
-        """Return the coefficients of each row of a matrix on the basis `[rows, rank]`."""
-        wanted = (self._weights * matrix) @ self._basis
-        return torch.cholesky_solve(wanted[:, :, None], self._factor)[:, :, 0]
+    def coefficients(self, matrix: Tensor, start: Tensor) -> Tensor:
+        """Return the coefficients of each row of a matrix on the basis `[rows, rank]`, starting from others."""
+        left = (self._weights * (matrix - start @ self._basis.T)) @ self._basis
+        return start + self._solved(left, ITERATIONS)
 
     def spread(self) -> Tensor:
-        """Return the mean variance of each row's coefficients `[rows]`."""
-        return torch.cholesky_inverse(self._factor).diagonal(dim1=1, dim2=2).mean(dim=1)
+        """Return the mean variance of each row's coefficients `[rows]`, estimated from one random combination."""
+        generator = torch.Generator().manual_seed(0)
+        signs = torch.randint(0, 2, self._diagonal.shape, generator=generator).to(self._diagonal) * 2 - 1
+        own = (signs * self._solved(signs, PROBED)).mean(dim=1)
+        return own.clamp(min=1e-30)
+
+    def _solved(self, wanted: Tensor, iterations: int) -> Tensor:
+        """Return the solutions of the normal equations for right-hand sides `[rows, rank]`."""
+        found, left = torch.zeros_like(wanted), wanted.clone()
+        scaled = left / self._diagonal
+        step, size = scaled.clone(), (left * scaled).sum(dim=1, keepdim=True)
+        for _ in range(iterations):
+            changed = (self._weights * (step @ self._basis.T)) @ self._basis
+            length = size / (step * changed).sum(dim=1, keepdim=True).clamp(min=1e-30)
+            found += length * step
+            left -= length * changed
+            scaled = left / self._diagonal
+            before, size = size, (left * scaled).sum(dim=1, keepdim=True)
+            step = scaled + size / before.clamp(min=1e-30) * step
+        return found

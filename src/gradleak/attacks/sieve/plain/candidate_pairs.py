@@ -18,6 +18,16 @@ LEAST_ABSENT, MOST_PRESENT = 0.12, 0.3
 """Words that did not occur leave at least the first fraction outside a rounded row space, mostly 0.4, and words that
 did at most the second: 0.01 after a cast to bfloat16, 0.06 in int8, 0.12 after one step of AdamW."""
 
+GAP = 1.5
+"""Between the two is a gap of at least this factor, unless the row space is known poorly."""
+
+BULK, BELOW_BULK = 512, 0.9
+"""Words that did not occur are so many that the nearest of them leave about the same outside: a word that leaves less
+than this fraction of what the one of this rank leaves may have occurred, too, though no gap separates it."""
+
+NEARER = 0.7
+"""The best word of a position of a text leaves less than this fraction of what the best of a later position does."""
+
 MARGIN, WIDE_MARGIN = 1.5, 4.0
 """The best pair of a position leaves at most so many times as much outside as the best pair of any word, and the pairs
 of sentences so many times as much."""
@@ -46,33 +56,56 @@ def possible_pairs(inputs: LayerInputs, space: Subspace, words: Tensor, longest:
     if space.floor < CLEAN:
         tolerance = max(IN_SPAN, min(3 * space.error, MOST_OUTSIDE))
         return _pairs_within(inputs, space, words, longest, (tolerance, MOST_PAIRS))
-    found, tolerance, last = _words_of_rounded(inputs, space, words, longest)
-    wide = min(WIDE_MARGIN / MARGIN * tolerance, MOST_PRESENT)
-    return _pairs_within(inputs, space, found, last + 1, (wide, MOST_PAIRS))
+    best, nearest = _scanned(inputs, space, words, longest)
+    most = _most_outside(best)
+    if most is not None:
+        tolerance = min(MARGIN * most, MOST_PRESENT)
+        last = int((nearest < tolerance).nonzero()[-1])
+        wide = min(WIDE_MARGIN * most, MOST_PRESENT)
+        return _pairs_within(inputs, space, words[best <= most], last + 1, (wide, MOST_PAIRS))
+    found = words[best < BELOW_BULK * best.sort().values[min(BULK, len(words) // 2)]]
+    if len(found) > inputs.width:
+        return words[:0], words[:0]
+    places = torch.arange(_end_of_longest(nearest), device=words.device)
+    outside = 1 - inputs.captured_energy(space.basis, found, places)
+    kept = outside.flatten().topk(min(MOST_PAIRS, outside.numel()), largest=False).indices.sort().values
+    return found[kept // len(places)], places[kept % len(places)]
 
 
-def _words_of_rounded(inputs: LayerInputs, space: Subspace, words: Tensor, longest: int) -> tuple[Tensor, float, int]:
-    """Return the words that a rounded row space holds, the fraction of x(t, p) that may lie outside, the last position.
+def _scanned(inputs: LayerInputs, space: Subspace, words: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """Return what words leave outside a row space, each at its best position, and positions, each with its best word.
+
+    Positions are scanned until some hold no word.
+    """
+    least, nearest = torch.ones(len(words), device=words.device), torch.ones(0, device=words.device)
+    for places in torch.split(torch.arange(longest, device=words.device), WINDOW):
+        outside = (1 - inputs.captured_energy(space.basis, words, places)).clamp(min=IN_SPAN**2).sqrt()
+        least = torch.minimum(least, outside.amin(dim=1))
+        nearest = torch.cat([nearest, outside.amin(dim=0)])
+        most = _most_outside(least)
+        if most is None and _end_of_longest(nearest) < len(nearest):
+            break
+        if most is not None and nearest[-1] > min(MARGIN * most, MOST_PRESENT):
+            break
+    return least, nearest
+
+
+def _most_outside(outside: Tensor) -> float | None:
+    """Return what words that occurred leave outside at most, given what all words leave; None if there is no gap.
 
     How far rounding moves a word depends on the word, and the error of the row space is that of its weakest direction.
     But between the words that occurred and the others is a gap: the largest step in their distances, each word at its
     best position.
     """
-    best, nearest = torch.zeros(len(words), device=words.device), []
-    for places in torch.split(torch.arange(longest, device=words.device), WINDOW):
-        inside = inputs.captured_energy(space.basis, words, places)
-        best = torch.maximum(best, inside.amax(dim=1))
-        nearest.append(inside.amax(dim=0))
-        outside = (1 - best).clamp(min=IN_SPAN**2).sqrt()
-        ranked, order = outside.sort()
-        steps = ranked[1:] / ranked[:-1]
-        steps[(ranked[1:] < LEAST_ABSENT) | (ranked[:-1] > MOST_PRESENT)] = 0.0
-        least = int(steps.argmax())
-        tolerance = min(MARGIN * float(ranked[least]), MOST_PRESENT)
-        if inside[:, -1].max() < 1 - tolerance**2:  # the longest sentence ends before
-            break
-    last = int((torch.cat(nearest) > 1 - tolerance**2).nonzero()[-1])
-    return words[order[: least + 1]], tolerance, last
+    ranked = outside.sort().values
+    steps = ranked[1:] / ranked[:-1]
+    steps[(ranked[1:] < LEAST_ABSENT) | (ranked[:-1] > MOST_PRESENT)] = 0.0
+    return float(ranked[steps.argmax()]) if len(steps) and steps.max() > GAP else None
+
+
+def _end_of_longest(nearest: Tensor) -> int:
+    """Return the number of positions of the longest sentence: some word is clearly nearer there than later on."""
+    return int((nearest < NEARER * nearest.max()).nonzero()[-1]) + 1
 
 
 def _pairs_within(

@@ -222,7 +222,7 @@ class SentenceDescent:
     def _exchanges(self, view: SentenceView, words: Tensor, energies: Tensor, effort: Effort) -> Iterator[Tensor]:
         """Yield the sentence with two words exchanged, several such exchanges at once, and all words assigned anew."""
         row = view.sentence
-        places = self._sketch.pairs.positions[words].unique()
+        places = torch.unique(self._sketch.pairs.positions[words])
         each = torch.full((len(self._token_of),), IMPOSSIBLE, device=row.device)
         each[words] = energies
         tokens = self._token_of[row[places]]
@@ -254,7 +254,7 @@ class SentenceDescent:
     def _neighbours(self, view: SentenceView, words: Tensor, effort: Effort) -> Iterator[Tensor]:
         """Yield the sentence with two neighbouring words replaced, where most lies outside."""
         places = self._sketch.pairs.positions[words]
-        free = places.unique()
+        free = torch.unique(places)
         free = free[:-1][free[1:] == free[:-1] + 1]  # followed by a free one
         if not len(free) or not effort.neighbours:
             return
