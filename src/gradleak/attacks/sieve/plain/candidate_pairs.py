@@ -105,7 +105,8 @@ def _most_outside(outside: Tensor) -> float | None:
 
 def _end_of_longest(nearest: Tensor) -> int:
     """Return the number of positions of the longest sentence: some word is clearly nearer there than later on."""
-    return int((nearest < NEARER * nearest.max()).nonzero()[-1]) + 1
+    held = (nearest < NEARER * nearest.max()).nonzero()
+    return int(held[-1]) + 1 if len(held) else 0
 
 
 def _pairs_within(

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -29,23 +30,23 @@ class Effort:
         beam: combinations of changes that are kept.
         depth: changes in a combination at most.
         exchanges: pairs of words that are exchanged.
-        neighbours: places at which two neighbouring words are replaced.
+        windows: places at which three neighbouring words are replaced.
     """
 
     words: int
     beam: int
     depth: int
     exchanges: int
-    neighbours: int
+    windows: int
 
 
-EFFORTS = (Effort(4, 6, 4, 16, 0), Effort(16, 24, 6, 64, 12))
+EFFORTS = (Effort(4, 6, 4, 16, 0), Effort(16, 24, 6, 64, 0), Effort(4, 6, 4, 16, 4))
 """The next where the last does not help."""
 
 STEPS = 80
 """The greatest number of steps of one descent."""
 
-RACE = ((8, 1), (4, 2), (2, 4), (1, STEPS))
+RACE = ((8, 1), (4, 2))
 """Of several guesses at one sentence, how many go on, the best first, and for how many steps."""
 
 BEHIND = 3.0
@@ -60,11 +61,14 @@ SURE = 4.0
 SOLVED = 1e-9
 """A loss that no wrong sentence reaches."""
 
+SHAKES = 4
+"""How often a sentence that is not certain is shaken."""
+
 SHAKEN, DRAWN = 5, 8
 """So many neighbouring words are drawn anew, each from so many that leave least outside at its position."""
 
-TWOS = 6
-"""How many combinations of two neighbouring words are compared at a place."""
+TRIPLES = 12
+"""How many combinations of three neighbouring words are compared at a place."""
 
 IMPOSSIBLE = 1e9
 """What a token at an impossible position costs."""
@@ -103,37 +107,92 @@ class SentenceDescent:
     def __init__(self, sketch: SentenceSketch, frame: tuple[int, int], special: Tensor, deadline: Deadline) -> None:
         self._sketch, self._frame, self._deadline = sketch, frame, deadline
         pairs = sketch.pairs
-        tokens, self._token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        self._tokens, self._token_of = pairs.tokens.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         places = int(pairs.positions.max()) + 1
-        self._table = torch.full((len(tokens), places), -1, device=tokens.device)
-        self._table[self._token_of, pairs.positions] = torch.arange(len(pairs.tokens), device=tokens.device)
+        self._table = torch.full((len(self._tokens), places), -1, device=pairs.tokens.device)
+        self._table[self._token_of, pairs.positions] = torch.arange(len(pairs.tokens), device=pairs.tokens.device)
         words = (~torch.isin(pairs.tokens, special)).nonzero().flatten()
         self._words = words[pairs.positions[words].argsort()]
 
-    def run(self, starts: Sequence[Tensor], shakes: int = 0, held: Collection[int] = ()) -> Descended:
-        """Return the best sentence on the way from some guesses, of which those that fall behind are given up.
+    def run(self, starts: Sequence[Tensor], held: Collection[int] = (), *, thorough: bool = False) -> list[Descended]:
+        """Return the best sentences on the way from some guesses, the best first.
 
         Args:
-            starts: indices of pairs, each `[tokens]`.
-            shakes: how often a few words of a sentence that is not certain are drawn anew.
-            held: positions whose words are changed only if nothing else leads to a sentence.
+            starts: indices of pairs, each `[tokens]`. Those that fall behind are given up.
+            held: positions whose words are certain.
+            thorough: whether several guesses are followed to the end and no word is taken for certain in the end, if
+                there is no certain sentence otherwise.
         """
         racing = [Descended(row, self._sketch.view(row).loss, inf) for row in starts]
         for kept, steps in RACE:
             racing.sort(key=lambda each: each.loss)
             ahead = [each for each in racing[:kept] if each.loss < BEHIND * racing[0].loss or each is racing[0]]
             racing = [self._descended(each.row, held, steps) for each in ahead]
-        best = min(racing, key=lambda each: each.loss)
-        best = self._shaken_often(best, held, shakes)
-        return best if best.certain or not held else self._shaken_often(self._descended(best.row), (), shakes)
+        racing.sort(key=lambda each: each.loss)
+        best = self._freed(self._descended(racing[0].row, held), held)
+        if best.certain or not thorough:
+            return [best]
+        ended = [best]
+        for other in racing[1:]:
+            ended.append(self._freed(self._descended(other.row, held), held))
+            if ended[-1].certain:
+                break
+        ended.sort(key=lambda each: each.loss)
+        return ended if ended[0].certain else [self._resized(ended[0]), *ended]
 
-    def _shaken_often(self, best: Descended, held: Collection[int], shakes: int) -> Descended:
+    def _freed(self, ended: Descended, held: Collection[int]) -> Descended:
+        """Go on from a sentence with no word taken for certain."""
+        return self._descended(ended.row) if held and not ended.certain else ended
+
+    def _resized(self, best: Descended) -> Descended:
+        """Go on from a sentence with a word more or fewer before its end while that is better, then shake it."""
+        while not best.certain and not self._deadline.passed:
+            others = [self._descended(row) for row in self._other_lengths(best.row)]
+            better = min(others, key=lambda each: each.loss, default=best)
+            if better.loss > GAIN * best.loss:
+                break
+            best = better
+        return self._shaken_often(best)
+
+    def _other_lengths(self, row: Tensor) -> Iterator[Tensor]:
+        """Yield a sentence with its last word removed, and with one more before its end."""
+        pairs = self._sketch.pairs
+        first, last = self._inner(row)
+        for length in (last - 1, last + 1):
+            end = self._moved(row[last:], length)
+            there = self._words[pairs.positions[self._words] == last]
+            if end is not None and length > first and (length < last or len(there)):
+                yield torch.cat([row[: min(last, length)], there[: length - last] if length > last else there[:0], end])
+
+    def _moved(self, end: Tensor, place: int) -> Tensor | None:
+        """Return the tokens that end a text from another position on; None if they cannot stand there."""
+        places = torch.arange(place, place + len(end), device=end.device)
+        if place + len(end) > self._table.shape[1]:
+            return None
+        moved = self._table[self._token_of[end], places]
+        return moved if bool((moved >= 0).all()) else None
+
+    def around(self, row: Tensor, most: int) -> Tensor:
+        """Return the changes of a sentence with the smallest loss `[sentences, tokens]`."""
+        rows = self._changes(row, (), EFFORTS[0])
+        return rows[self._sketch.losses(rows).argsort()[:most]]
+
+    def row(self, sentence: Sequence[int]) -> Tensor | None:
+        """Return the indices of a sentence's pairs; None if one of them is no candidate."""
+        if len(sentence) > self._table.shape[1]:
+            return None
+        tokens = torch.tensor(sentence, device=self._table.device)
+        numbers = torch.searchsorted(self._tokens, tokens).clamp(max=len(self._tokens) - 1)
+        row = self._table[numbers, torch.arange(len(tokens), device=tokens.device)]
+        return row if bool((self._tokens[numbers] == tokens).all()) and bool((row >= 0).all()) else None
+
+    def _shaken_often(self, best: Descended) -> Descended:
         """Draw a few words anew while the sentence is not certain, and keep what becomes better."""
         generator = torch.Generator().manual_seed(0)
-        for _ in range(shakes):
+        for _ in range(SHAKES):
             if best.certain or self._deadline.passed:
                 break
-            other = self._descended(self._shaken(best.row, held, generator), held)
+            other = self._descended(self._shaken(best.row, generator))
             best = other if other.loss < best.loss else best
         return best
 
@@ -172,7 +231,7 @@ class SentenceDescent:
         changed = [
             *self._combinations(view, words, alone, energies, effort),
             *self._exchanges(view, words, energies, effort),
-            *self._neighbours(view, words, effort),
+            *self._windows(view, words, effort),
         ]
         fresh = dict.fromkeys(map(tuple, torch.stack(changed).tolist())) if changed else {}
         fresh.pop(tuple(row.tolist()), None)
@@ -251,24 +310,27 @@ class SentenceDescent:
             assigned[places[where]] = table[which, where]
             yield assigned
 
-    def _neighbours(self, view: SentenceView, words: Tensor, effort: Effort) -> Iterator[Tensor]:
-        """Yield the sentence with two neighbouring words replaced, where most lies outside."""
+    def _windows(self, view: SentenceView, words: Tensor, effort: Effort) -> Iterator[Tensor]:
+        """Yield the sentence with three neighbouring words replaced, where most lies outside."""
         places = self._sketch.pairs.positions[words]
         free = torch.unique(places)
-        free = free[:-1][free[1:] == free[:-1] + 1]  # followed by a free one
-        if not len(free) or not effort.neighbours:
+        free = free[:-2][free[2:] == free[:-2] + 2]  # followed by two free ones
+        if not len(free) or not effort.windows:
             return
         energies = view.outside.square().sum(dim=1)
-        worst = (energies[free] + energies[free + 1]).topk(min(effort.neighbours, len(free))).indices
-        for place in free[worst].tolist():
-            ones, others = words[places == place], words[places == place + 1]
-            left = view.neighbours(ones, others, place)
-            for number in left.flatten().topk(min(TWOS, left.numel()), largest=False).indices.tolist():
+        sums = energies[free] + energies[free + 1] + energies[free + 2]
+        for place in _apart(free[sums.argsort(descending=True)].tolist(), effort.windows):
+            if self._deadline.passed:
+                return
+            candidates = [words[places == place + n] for n in range(3)]
+            left = view.triples(candidates, place)
+            for number in left.flatten().topk(min(TRIPLES, left.numel()), largest=False).indices.tolist():
                 row = view.sentence.clone()
-                row[place], row[place + 1] = ones[number // len(others)], others[number % len(others)]
+                for n, where in enumerate(np.unravel_index(number, left.shape)):
+                    row[place + n] = candidates[n][where]
                 yield row
 
-    def _shaken(self, row: Tensor, held: Collection[int], generator: torch.Generator) -> Tensor:
+    def _shaken(self, row: Tensor, generator: torch.Generator) -> Tensor:
         """Return the sentence with a few neighbouring words drawn anew, where much lies outside."""
         view = self._sketch.view(row)
         first, last = self._inner(row)
@@ -277,13 +339,20 @@ class SentenceDescent:
         size = int(torch.randint(2, SHAKEN + 1, (1,), generator=generator))
         changed = row.clone()
         for place in range(max(first, centre - size // 2), min(last, centre + size - size // 2)):
-            if place in held:
-                continue
             there = self._words[self._sketch.pairs.positions[self._words] == place]
             left = view.alone(there, torch.full_like(there, place)).square().sum(dim=1)
             likely = there[left.topk(min(DRAWN, len(there)), largest=False).indices]
             changed[place] = likely[int(torch.randint(len(likely), (1,), generator=generator))]
         return changed
+
+
+def _apart(places: Sequence[int], most: int) -> list[int]:
+    """Return the first of some places that are not next to each other."""
+    chosen: list[int] = []
+    for place in places:
+        if len(chosen) < most and all(abs(place - other) > 1 for other in chosen):
+            chosen.append(place)
+    return chosen
 
 
 def _best_of_each(energies: Tensor, places: Tensor, most: int) -> Tensor:

@@ -26,10 +26,7 @@ BEFORE_SUBTRACTION = 16
 """After so many skeletons, the sentences found are subtracted before more are tried."""
 
 QUICK = 40
-"""How many skeletons are first completed without shakes."""
-
-SHAKES = 4
-"""How often a completion that ends in no certain sentence goes on after a few words were drawn anew."""
+"""How many skeletons are completed before any is thoroughly."""
 
 SAME = 0.6
 """A skeleton that shares this fraction of its tokens with a sentence found is one of that sentence."""
@@ -61,7 +58,7 @@ def find_sentences(observed: ObservedUpdate, remainder: Remainder, longest: int,
     search = SkeletonCompletion(observed, pairs, spaces)
     tolerance = context_tolerance(spaces.contexts)
     layouts = lay_out(observed, pairs, remainder.gradients)
-    found = search.of_layouts(layouts, lambda _, outside: outside < tolerance)
+    found = search.of_layouts(layouts, lambda ended: ended.outside < tolerance)
     return found or search.run(find_skeletons(observed, pairs, remainder.gradients), starts)
 
 
@@ -87,6 +84,21 @@ class SentenceSpaces:
         return cls(contexts, hidden if hidden is not None and hidden.rank < hidden.width else None)
 
 
+@dataclass(frozen=True)
+class Completed:
+    """What a skeleton was completed to.
+
+    Attributes:
+        sentence: token ids.
+        outside: the largest fraction of a context outside the row space.
+        certain: whether every change that was tried makes it clearly worse.
+    """
+
+    sentence: Sentence
+    outside: float
+    certain: bool
+
+
 class SkeletonCompletion:
     """Descends from skeletons to sentences whose vectors lie in the row space.
 
@@ -104,23 +116,22 @@ class SkeletonCompletion:
         special = torch.tensor([*before, *after], device=pairs.tokens.device)
         self._descent = SentenceDescent(self.sketch, (len(before), len(after)), special, self.deadline)
 
-    def of_layouts(self, layouts: Sequence[Layout], is_right: Callable[[Sentence, float], bool]) -> list[Sentence]:
+    def of_layouts(self, layouts: Sequence[Layout], is_right: Callable[[Completed], bool]) -> list[Sentence]:
         """Complete sentences that were laid out, and return those that are right.
 
         The next effort is made if the last leads to no sentence.
 
         Args:
             layouts: what is seen of each.
-            is_right: whether a sentence that leaves a fraction of a context outside is right.
+            is_right: tells which sentences are right.
         """
         found: list[Sentence] = []
-        for shakes in (0, SHAKES):
+        for thorough in (False, True):
             for layout in layouts:
                 if self.deadline.passed:
                     return found
-                sentence, outside = self.completed(layout.rows, shakes, layout.held)
-                if sentence not in found and is_right(sentence, outside):
-                    found.append(sentence)
+                ended = self.completed(layout.rows, layout.held, thorough=thorough)
+                found += [one.sentence for one in ended if one.sentence not in found and is_right(one)][:1]
             if found:
                 break
         return found
@@ -128,13 +139,13 @@ class SkeletonCompletion:
     def run(self, skeletons: Mapping[int, Tensor], most: int) -> list[Sentence]:
         """Complete at most so many skeletons, those with the smallest loss first."""
         ranked = self.ranked(skeletons)[:most]
-        for shakes, limit in ((0, QUICK), (SHAKES, most)):
-            found = self._completions(ranked[:limit], shakes)
+        for thorough, limit in ((False, QUICK), (True, most)):
+            found = self._completions(ranked[:limit], thorough)
             if found:
                 return found
         return []
 
-    def _completions(self, ranked: Sequence[Tensor], shakes: int) -> list[Sentence]:
+    def _completions(self, ranked: Sequence[Tensor], thorough: bool) -> list[Sentence]:
         """Return the sentences that skeletons lead to, leaving out skeletons of those found before."""
         found: list[Sentence] = []
         for tried, row in enumerate(ranked):
@@ -143,9 +154,9 @@ class SkeletonCompletion:
             tokens = tuple(self.pairs.tokens[row].tolist())
             if any(common_tokens(tokens, sentence) > SAME for sentence in found):
                 continue
-            sentence, outside = self.completed([row], shakes)
-            if outside < context_tolerance(self.contexts) and sentence not in found:
-                found.append(sentence)
+            ended = self.completed([row], thorough=thorough)[0]
+            if ended.outside < context_tolerance(self.contexts) and ended.sentence not in found:
+                found.append(ended.sentence)
         return found
 
     def ranked(self, skeletons: Mapping[int, Tensor]) -> list[Tensor]:
@@ -159,17 +170,31 @@ class SkeletonCompletion:
         return [row for _, row in starts]
 
     def completed(
-        self, starts: Sequence[Tensor], shakes: int = 0, held: Collection[int] = ()
-    ) -> tuple[Sentence, float]:
-        """Complete guesses at one sentence, and return the best with the largest fraction of a context outside.
+        self, starts: Sequence[Tensor], held: Collection[int] = (), *, thorough: bool = False
+    ) -> list[Completed]:
+        """Complete guesses at one sentence, and return what they lead to, the best first.
 
         Args:
             starts: skeletons, as indices of pairs.
-            shakes: how often the descent goes on after a few words were drawn anew.
-            held: positions whose words are changed only if nothing else leads to a sentence.
+            held: positions whose words are certain.
+            thorough: whether several of them are followed to the end, if the best leads to no certain sentence.
         """
-        row = self._descent.run(starts, shakes, held).row
-        return tuple(self.pairs.tokens[row].tolist()), float(outside_contexts(self.pairs, row[None], self.contexts))
+        return [
+            Completed(
+                self._sentence(ended.row),
+                float(outside_contexts(self.pairs, ended.row[None], self.contexts)),
+                ended.certain,
+            )
+            for ended in self._descent.run(starts, held, thorough=thorough)
+        ]
+
+    def around(self, sentence: Sentence, most: int) -> list[Sentence]:
+        """Return the changes of a sentence that lie in the row space best."""
+        row = self._descent.row(sentence)
+        return [] if row is None else [self._sentence(changed) for changed in self._descent.around(row, most)]
+
+    def _sentence(self, row: Tensor) -> Sentence:
+        return tuple(self.pairs.tokens[row].tolist())
 
 
 def common_tokens(one: Sentence, other: Sentence) -> float:

@@ -8,6 +8,7 @@ of each: thousands of changes cost a few products of small matrices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -151,36 +152,47 @@ class SentenceView:
         outside[torch.arange(len(pairs), device=pairs.device), places] = alone
         return outside
 
-    def neighbours(self, ones: Tensor, others: Tensor, place: int) -> Tensor:
-        """Return the energies that pairs at a position and at the next leave outside there `[ones, others]`.
+    def triples(self, candidates: Sequence[Tensor], place: int) -> Tensor:
+        """Return the energies that three neighbouring tokens leave outside at their positions `[first, second, third]`.
 
-        Attention to neighbours is strong, so that two words are seldom right one by one if both are wrong.
+        Attention to neighbours is strong: several wrong words in a row are seldom right one by one.
 
         Args:
-            ones: pairs of the position.
-            others: pairs of the next position.
-            place: the position.
+            candidates: pairs of the position, of the next, and of the one after.
+            place: the first position.
         """
-        return self._beside(ones, place, others, place + 1) + self._beside(others, place + 1, ones, place).T
+        one, two, three = candidates
+        first, second, third = place, place + 1, place + 2
+        energies = self._of_one(one, first, ((two, second), (three, third)))
+        energies += self._of_one(two, second, ((one, first), (three, third))).transpose(0, 1)
+        return energies + self._of_one(three, third, ((one, first), (two, second))).permute(1, 2, 0)
 
-    def _beside(self, pairs: Tensor, place: int, others: Tensor, other_place: int) -> Tensor:
-        """Return the energies at a position, for all pairs there and all at another position `[pairs, others]`."""
+    def _of_one(self, pairs: Tensor, place: int, others: Sequence[tuple[Tensor, int]]) -> Tensor:
+        """Return the energies at one of three positions, for all pairs at all of them `[pairs, others, others]`."""
         sketch, sentence = self.sketch, self.sentence
+        changed = {place, *(other for _, other in others)}
+        kept = torch.tensor([number for number in range(len(sentence)) if number not in changed], device=pairs.device)
         query = sketch.query[pairs].transpose(0, 1)  # [heads, pairs, head width]
-        kept = [number for number in range(len(sentence)) if number not in (place, other_place)]
         scores = query @ sketch.key[sentence[kept]].permute(1, 2, 0)
         itself = (query * sketch.key[pairs].transpose(0, 1)).sum(dim=-1)
-        new = query @ sketch.key[others].permute(1, 2, 0)
+        beside = [query @ sketch.key[tokens].permute(1, 2, 0) for tokens, _ in others]
         if sketch.relative is not None:
-            bias = sketch.relative[:, place]
-            scores, itself = scores + bias[:, None, kept], itself + bias[:, None, place]
-            new = new + bias[:, None, other_place, None]
+            bias = sketch.relative[:, place, :, None]
+            scores, itself = scores + bias[:, kept, 0][:, None], itself + bias[:, place]
+            beside = [part + bias[:, other][:, None] for part, (_, other) in zip(beside, others, strict=True)]
         most = torch.maximum(scores.amax(dim=-1), itself)
         weights, own = (scores - most[..., None]).exp(), (itself - most).exp()
-        new = (new - most[..., None]).clamp(max=MOST_SCORE).exp()
+        near, far = ((part - most[..., None]).clamp(max=MOST_SCORE).exp() for part in beside)  # [heads, pairs, others]
         above = weights @ sketch.values[sentence[kept]].transpose(0, 1)
         above = above + own[..., None] * sketch.values[pairs].transpose(0, 1)  # [heads, pairs, sketch]
-        share = 1.0 / ((weights.sum(dim=-1) + own)[..., None] + new)  # [heads, pairs, others]
-        outside = share.permute(1, 2, 0) @ above.transpose(0, 1)  # [pairs, others, sketch]
-        outside += ((share * new).permute(2, 1, 0) @ sketch.values[others]).transpose(0, 1)
-        return (outside + sketch.own[pairs][:, None]).square().sum(dim=-1)
+        below = weights.sum(dim=-1) + own
+        near_values, far_values = (sketch.values[tokens] for tokens, _ in others)
+        alone = sketch.own[pairs][:, None]
+        energies = []
+        for number in range(far.shape[2]):
+            share = 1.0 / ((below + far[:, :, number])[..., None] + near)
+            mixed = above + far[:, :, number, None] * far_values[number][:, None]
+            outside = share.permute(1, 2, 0) @ mixed.transpose(0, 1)  # [pairs, others, sketch]
+            outside += ((share * near).permute(2, 1, 0) @ near_values).transpose(0, 1)
+            energies.append((outside + alone).square().sum(dim=-1))
+        return torch.stack(energies, dim=-1)

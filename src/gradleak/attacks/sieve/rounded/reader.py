@@ -29,7 +29,7 @@ from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.plain.sentence_search import (
     QUICK,
     SAME,
-    SHAKES,
+    Completed,
     SentenceSpaces,
     SkeletonCompletion,
     common_tokens,
@@ -38,8 +38,8 @@ from gradleak.attacks.sieve.plain.skeletons import find_skeletons
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 
-COMPLETED = ((0, QUICK), (SHAKES, 4))
-"""With how many shakes skeletons are completed, and how many of them: the next if the last finds no sentence."""
+COMPLETED = ((False, QUICK), (True, 4))
+"""Whether skeletons are completed thoroughly, and how many of them: the next if the last finds no sentence."""
 
 LEFT = 0.2
 """A word is left if the sentences found explain all but this fraction of its coefficient, or of the median one."""
@@ -54,6 +54,10 @@ and more, mostly 0.3."""
 
 ALIKE, RIVAL = 0.7, 2.0
 """Sentences that share this fraction of their tokens may be one; the second must not fit worse by this factor."""
+
+NEARLY, AROUND, POLISHED = 0.6, 16, 0.98
+"""A sentence with less than this misfit nearly fits; how many of its changes are weighed at a time, and the factor by
+which a better one's misfit is smaller."""
 
 UNSEEN = 16
 """Words of the whole vocabulary that are tried at each position of a sentence where guesses are needed."""
@@ -126,6 +130,7 @@ class RoundedReader:
         self.fit = WeightFit(observed, self.remainder)
         self._candidates: dict[Sentence, float] = {}
         self._settled: set[Sentence] = set()
+        self._certain: set[Sentence] = set()
         self._unseen = 0
 
     @property
@@ -145,7 +150,7 @@ class RoundedReader:
         if guesses is not None and self._missing(count):
             self.words, self._unseen = torch.unique(torch.cat([self.words, guesses.words.to(self.words)])), UNSEEN
             for sentence in guesses.sentences:
-                self._consider(sentence, 0.0)
+                self._consider(Completed(tuple(sentence), 0.0, certain=False))
             self._weigh()
         for _ in range(ROUNDS):
             if not self._missing(count):
@@ -192,17 +197,36 @@ class RoundedReader:
         observed = self.observed
         completion = SkeletonCompletion(observed, pairs, self.spaces)
         completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients), self._consider)
-        if self._weigh():
+        if self._weigh() or self._polish(completion):
             return True
         skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
         ranked = completion.ranked(skeletons)[: self.starts]
-        for shakes, most in COMPLETED:
-            self._complete(completion, ranked[:most], shakes)
+        for thorough, most in COMPLETED:
+            self._complete(completion, ranked[:most], thorough)
             if self._weigh():
                 return True
         return False
 
-    def _complete(self, completion: SkeletonCompletion, ranked: Sequence[Tensor], shakes: int) -> None:
+    def _polish(self, completion: SkeletonCompletion) -> bool:
+        """Improve sentences that nearly fit by the changes that lie in the row space best, until none fits better.
+
+        Where the row space is known poorly, a wrong word may lie in it as well as the right one.
+        """
+        for sentence in self._near(len(self._candidates)):
+            best = sentence
+            if self._candidates[best] > NEARLY:
+                break
+            while not self.observed.deadline.passed:
+                tried = [changed for changed in completion.around(best, AROUND) if changed not in self._candidates]
+                self._candidates |= {changed: self.fit.misfit(changed) for changed in tried}
+                better = min(tried, key=self._candidates.__getitem__, default=best)
+                if self._candidates[better] > POLISHED * self._candidates[best]:
+                    break
+                best = better
+            self._settled.add(best)
+        return self._weigh()
+
+    def _complete(self, completion: SkeletonCompletion, ranked: Sequence[Tensor], thorough: bool) -> None:
         """Complete skeletons, except those of sentences that were found meanwhile."""
         good = list(self.found)
         for row in ranked:
@@ -211,15 +235,22 @@ class RoundedReader:
             tokens = tuple(completion.pairs.tokens[row].tolist())
             if any(common_tokens(tokens, sentence) > SAME for sentence in good):
                 continue
-            sentence, outside = completion.completed([row], shakes)
-            good += [sentence] if self._consider(sentence, outside) else []
+            ended = completion.completed([row], thorough=thorough)
+            good += [one.sentence for one in ended if self._consider(one)]
 
-    def _consider(self, sentence: Sentence, outside: float) -> bool:
+    def _consider(self, completed: Completed) -> bool:
         """Weigh a completed skeleton if it is likely, and return whether it is a sentence that was not known."""
-        if not sentence or outside > LIKELY or sentence in self._candidates:
+        sentence = completed.sentence
+        if not sentence or completed.outside > LIKELY or sentence in self._candidates:
             return False
+        if completed.certain:
+            self._certain.add(sentence)
         self._candidates[sentence] = self.fit.misfit(sentence)
-        return self._candidates[sentence] < GOOD
+        return self._candidates[sentence] < self._limit(sentence)
+
+    def _limit(self, sentence: Sentence) -> float:
+        """Return the misfit that a sentence may have: more if no change improves it."""
+        return FAIR if sentence in (self._certain or self._settled) else GOOD
 
     @cached_property
     def _pairs(self) -> TokenPairs:
@@ -265,14 +296,18 @@ class RoundedReader:
 
     def _beginnings(self, missing: int) -> list[Sentence]:
         """Return sentences that nearly fit, unlike each other and those that fit, and take them off the list."""
+        chosen = self._near(missing)
+        for sentence in chosen:
+            del self._candidates[sentence]
+        return chosen
+
+    def _near(self, most: int) -> list[Sentence]:
+        """Return sentences that nearly fit, the best first, unlike each other and those that fit."""
         chosen: list[Sentence] = []
         for sentence in sorted(self._candidates, key=self._candidates.__getitem__):
             if all(common_tokens(sentence, other) < ALIKE for other in (*self.found, *chosen)):
                 chosen.append(sentence)
-        chosen = chosen[:missing]
-        for sentence in chosen:
-            del self._candidates[sentence]
-        return chosen
+        return chosen[:most]
 
     def _weigh(self) -> bool:
         """Keep the candidates that fit, the best first, and return whether there are more than before.
@@ -283,8 +318,7 @@ class RoundedReader:
         chosen: list[Sentence] = []
         for sentence, misfit in sorted(self._candidates.items(), key=lambda item: item[1]):
             rivals = [self._candidates[kept] for kept in chosen if common_tokens(kept, sentence) > ALIKE]
-            limit = FAIR if sentence in self._settled and not rivals else GOOD
-            if misfit < min([limit, *(RIVAL * rival for rival in rivals)]):
+            if misfit < min([GOOD if rivals else self._limit(sentence), *(RIVAL * rival for rival in rivals)]):
                 chosen.append(sentence)
         self.fit.keep(chosen)
         self.observed.report([self._tensor(sentence) for sentence in chosen], self.fit.unexplained)
