@@ -142,7 +142,7 @@ def small_target(
         "pad_token_id": 0,
         "num_labels": num_labels,
     }
-    config = AutoConfig.for_model(family, **settings, **(SMALL | SMALL_WITHOUT_ATTENTION)[family] | changes)
+    config = AutoConfig.for_model(family, **settings | (SMALL | SMALL_WITHOUT_ATTENTION)[family] | changes)
     with torch.random.fork_rng():
         model = _build(config, task)
     initialise(model, [name for name, _ in model.named_parameters()], seed=seed, scale=0.2)

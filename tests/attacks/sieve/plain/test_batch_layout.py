@@ -6,16 +6,15 @@ import pytest
 import torch
 
 from gradleak.attacks.sieve.observed import ObservedUpdate
-from gradleak.attacks.sieve.plain.attention_test import ContextSketch
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
-from gradleak.attacks.sieve.plain.coefficients import Coefficients
+from gradleak.attacks.sieve.plain.coefficients import Coefficients, word_sizes
 from gradleak.attacks.sieve.plain.layout import lay_out
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.tokens import possible_words
 from gradleak.targets import Target
-from wide_targets import TEXTS, ids_of, sent, wider_target
+from wide_targets import ids_of, sent, wider_target
 
 SENDS = pytest.mark.parametrize("send", ["fp32", "bf16"])
 
@@ -62,24 +61,17 @@ def test_a_layout_holds_most_of_a_sentence(send: str) -> None:
     assert max(sum(a == b for a, b in zip(row, longest, strict=False)) for row in rows) >= len(longest) // 2
 
 
-def test_exchanges_are_scored_as_the_exchanged_sentence_is() -> None:
+def test_subtracted_words_have_no_size_left() -> None:
     target = wider_target()
-    inputs = first_layer_inputs(target)
-    ids = torch.tensor(max(ids_of(target, TEXTS), key=len))
-    size = len(ids)
-    tokens, places = ids.repeat_interleave(size), torch.arange(size).repeat(size)  # every token at every position
-    observed, _, remainder = observed_pairs(target, "fp32")
-    space = remainder.row_space((observed.target.layers[0].attention_output,))
-    sketch = ContextSketch(TokenPairs.of(target, inputs, tokens, places), space)
-    table = torch.arange(size * size).view(size, size)
-    sentence = table.diagonal()
-    one, other = torch.triu_indices(size - 2, size - 2, 1) + 1
-    found = sketch.exchanges(sentence, one, other, table)
-    for number in range(0, len(one), 5):
-        first, second = int(one[number]), int(other[number])
-        changed = sentence.clone()
-        changed[first], changed[second] = table[second, first], table[first, second]
-        above, below, _ = sketch._fractions(changed[None])
-        each = (above / below[..., None]).sum(dim=2).square().sum(dim=-1)[0]
-        rest = [place for place in range(size) if place not in (first, second)]
-        assert float(found[number]) == pytest.approx(float(each[rest].mean() / sketch.size), rel=1e-3, abs=1e-9)
+    observed, pairs, remainder = observed_pairs(target, "fp32")
+    before = word_sizes(observed, pairs, remainder.gradients)
+    read = ids_of(target)[0]
+    assert remainder.subtract(target, read) is not None
+    after = word_sizes(observed, pairs, remainder.gradients)
+    others = {token for ids in ids_of(target)[1:] for token in ids}
+    gone = torch.tensor([token in read and token not in others for token in pairs.tokens.tolist()])
+    stays = torch.tensor([token not in read for token in pairs.tokens.tolist()])
+    assert gone.any()
+    assert stays.any()
+    assert (after[gone] < 0.1 * before[gone]).all()
+    assert (after[stays] > 0.5 * before[stays]).all()

@@ -51,7 +51,7 @@ def read_plain(observed: ObservedUpdate, longest: int, starts: int) -> PlainRead
     whole = remainder.norm
     reading = PlainReading()
     left = 1.0
-    while left > DONE and not observed.deadline.passed:
+    while left > DONE:
         found = find_sentences(observed, remainder, longest, starts)
         if "causal-lm" in target.family.tasks:  # found all at once, and a language model's lack their last tokens
             reading.sentences = found
@@ -63,6 +63,6 @@ def read_plain(observed: ObservedUpdate, longest: int, starts: int) -> PlainRead
                 reading.sentences.append(sentence)
                 reading.labels.append(label)
         left = remainder.norm / whole
-        if len(reading.sentences) == before:
+        if len(reading.sentences) == before or observed.deadline.passed:
             break
     return reading

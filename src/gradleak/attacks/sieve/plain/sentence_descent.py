@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
@@ -30,17 +29,15 @@ class Effort:
         beam: combinations of changes that are kept.
         depth: changes in a combination at most.
         exchanges: pairs of words that are exchanged.
-        windows: places at which three neighbouring words are replaced.
     """
 
     words: int
     beam: int
     depth: int
     exchanges: int
-    windows: int
 
 
-EFFORTS = (Effort(4, 6, 4, 16, 0), Effort(16, 24, 6, 64, 0), Effort(4, 6, 4, 16, 4))
+EFFORTS = (Effort(4, 6, 4, 16), Effort(16, 24, 6, 64))
 """The next where the last does not help."""
 
 STEPS = 80
@@ -64,11 +61,14 @@ SOLVED = 1e-9
 SHAKES = 4
 """How often a sentence that is not certain is shaken."""
 
+NEAR = 24
+"""So many words that leave least outside at each position are tried in the steps after the first."""
+
+RESIZED = 3
+"""How many ways to make a sentence a word longer, or shorter, are followed."""
+
 SHAKEN, DRAWN = 5, 8
 """So many neighbouring words are drawn anew, each from so many that leave least outside at its position."""
-
-TRIPLES = 12
-"""How many combinations of three neighbouring words are compared at a place."""
 
 IMPOSSIBLE = 1e9
 """What a token at an impossible position costs."""
@@ -145,7 +145,7 @@ class SentenceDescent:
         return self._descended(ended.row) if held and not ended.certain else ended
 
     def _resized(self, best: Descended) -> Descended:
-        """Go on from a sentence with a word more or fewer before its end while that is better, then shake it."""
+        """Go on from a sentence with a word more or fewer while that is better, then shake it."""
         while not best.certain and not self._deadline.passed:
             others = [self._descended(row) for row in self._other_lengths(best.row)]
             better = min(others, key=lambda each: each.loss, default=best)
@@ -155,26 +155,28 @@ class SentenceDescent:
         return self._shaken_often(best)
 
     def _other_lengths(self, row: Tensor) -> Iterator[Tensor]:
-        """Yield a sentence with its last word removed, and with one more before its end."""
-        pairs = self._sketch.pairs
+        """Yield a sentence with a word removed, and with one twice: where that leaves least outside."""
         first, last = self._inner(row)
-        for length in (last - 1, last + 1):
-            end = self._moved(row[last:], length)
-            there = self._words[pairs.positions[self._words] == last]
-            if end is not None and length > first and (length < last or len(there)):
-                yield torch.cat([row[: min(last, length)], there[: length - last] if length > last else there[:0], end])
+        for copies in (0, 2):
+            longer = [
+                self._placed(torch.cat([row[:place], *copies * [row[place : place + 1]], row[place + 1 :]]))
+                for place in range(first, last)
+            ]
+            rows = [each for each in longer if each is not None]
+            if rows and last - first > 1:
+                losses = self._sketch.losses(torch.stack(rows))
+                yield from (rows[number] for number in losses.argsort()[:RESIZED].tolist())
 
-    def _moved(self, end: Tensor, place: int) -> Tensor | None:
-        """Return the tokens that end a text from another position on; None if they cannot stand there."""
-        places = torch.arange(place, place + len(end), device=end.device)
-        if place + len(end) > self._table.shape[1]:
+    def _placed(self, row: Tensor) -> Tensor | None:
+        """Return the tokens of some pairs one after the other; None if one of them cannot stand there."""
+        if len(row) > self._table.shape[1]:
             return None
-        moved = self._table[self._token_of[end], places]
-        return moved if bool((moved >= 0).all()) else None
+        placed = self._table[self._token_of[row], torch.arange(len(row), device=row.device)]
+        return placed if bool((placed >= 0).all()) else None
 
     def around(self, row: Tensor, most: int) -> Tensor:
         """Return the changes of a sentence with the smallest loss `[sentences, tokens]`."""
-        rows = self._changes(row, (), EFFORTS[0])
+        rows, _ = self._changes(row, self._free(row, ()), EFFORTS[0])
         return rows[self._sketch.losses(rows).argsort()[:most]]
 
     def row(self, sentence: Sequence[int]) -> Tensor | None:
@@ -199,43 +201,45 @@ class SentenceDescent:
     def _descended(self, row: Tensor, held: Collection[int] = (), steps: int = STEPS) -> Descended:
         """Take the best of all changes until none helps."""
         loss, effort, margin = self._sketch.view(row).loss, 0, inf
-        for _ in range(steps):
-            if loss < SOLVED or self._deadline.passed:
+        every = words = self._free(row, held)
+        for step in range(steps):
+            if loss < SOLVED or not len(words) or (step and self._deadline.passed):
                 break
-            rows = self._changes(row, held, EFFORTS[effort])
+            rows, near = self._changes(row, words, EFFORTS[effort])
             if not len(rows):
                 break
             losses = self._sketch.losses(rows)
             best = int(losses.argmin())
             margin = float(losses[best]) / max(loss, 1e-300)
             if margin < GAIN:
-                row, loss, effort = rows[best], float(losses[best]), 0
+                row, loss, effort, words = rows[best], float(losses[best]), 0, near
             elif margin > SURE or effort + 1 == len(EFFORTS):
                 break
             else:
-                effort += 1
+                effort, words = effort + 1, every
         return Descended(row, loss, margin)
 
-    def _changes(self, row: Tensor, held: Collection[int], effort: Effort) -> Tensor:
-        """Return changed sentences, each once `[sentences, tokens]`."""
-        view = self._sketch.view(row)
+    def _free(self, row: Tensor, held: Collection[int]) -> Tensor:
+        """Return the words that can stand between the special tokens of a sentence, except at certain positions."""
         free = torch.zeros(self._table.shape[1], dtype=torch.bool, device=row.device)
         first, last = self._inner(row)
         free[first:last] = True
         free[[place for place in held if place < last]] = False
-        words = self._words[free[self._sketch.pairs.positions[self._words]]]
-        if not len(words):
-            return row[:0].view(0, len(row))
-        alone = view.alone(words, self._sketch.pairs.positions[words])
+        return self._words[free[self._sketch.pairs.positions[self._words]]]
+
+    def _changes(self, row: Tensor, words: Tensor, effort: Effort) -> tuple[Tensor, Tensor]:
+        """Return changed sentences, each once `[sentences, tokens]`, and those words that leave little outside."""
+        view, places = self._sketch.view(row), self._sketch.pairs.positions[words]
+        alone = view.alone(words, places)
         energies = alone.square().sum(dim=1)
         changed = [
             *self._combinations(view, words, alone, energies, effort),
             *self._exchanges(view, words, energies, effort),
-            *self._windows(view, words, effort),
         ]
         fresh = dict.fromkeys(map(tuple, torch.stack(changed).tolist())) if changed else {}
         fresh.pop(tuple(row.tolist()), None)
-        return torch.tensor(list(fresh), device=row.device, dtype=row.dtype).view(-1, len(row))
+        rows = torch.tensor(list(fresh), device=row.device, dtype=row.dtype).view(-1, len(row))
+        return rows, words[_best_of_each(energies, places, NEAR).sort().values]
 
     def _inner(self, row: Tensor) -> tuple[int, int]:
         """Return the position of the first word, and the one after the last."""
@@ -284,6 +288,7 @@ class SentenceDescent:
         places = torch.unique(self._sketch.pairs.positions[words])
         each = torch.full((len(self._token_of),), IMPOSSIBLE, device=row.device)
         each[words] = energies
+        each[row[places]] = view.outside[places].square().sum(dim=1)
         tokens = self._token_of[row[places]]
         table = self._table[tokens][:, places]  # of each word at each place
         costs = torch.where(table >= 0, each[table], IMPOSSIBLE)
@@ -310,26 +315,6 @@ class SentenceDescent:
             assigned[places[where]] = table[which, where]
             yield assigned
 
-    def _windows(self, view: SentenceView, words: Tensor, effort: Effort) -> Iterator[Tensor]:
-        """Yield the sentence with three neighbouring words replaced, where most lies outside."""
-        places = self._sketch.pairs.positions[words]
-        free = torch.unique(places)
-        free = free[:-2][free[2:] == free[:-2] + 2]  # followed by two free ones
-        if not len(free) or not effort.windows:
-            return
-        energies = view.outside.square().sum(dim=1)
-        sums = energies[free] + energies[free + 1] + energies[free + 2]
-        for place in _apart(free[sums.argsort(descending=True)].tolist(), effort.windows):
-            if self._deadline.passed:
-                return
-            candidates = [words[places == place + n] for n in range(3)]
-            left = view.triples(candidates, place)
-            for number in left.flatten().topk(min(TRIPLES, left.numel()), largest=False).indices.tolist():
-                row = view.sentence.clone()
-                for n, where in enumerate(np.unravel_index(number, left.shape)):
-                    row[place + n] = candidates[n][where]
-                yield row
-
     def _shaken(self, row: Tensor, generator: torch.Generator) -> Tensor:
         """Return the sentence with a few neighbouring words drawn anew, where much lies outside."""
         view = self._sketch.view(row)
@@ -344,15 +329,6 @@ class SentenceDescent:
             likely = there[left.topk(min(DRAWN, len(there)), largest=False).indices]
             changed[place] = likely[int(torch.randint(len(likely), (1,), generator=generator))]
         return changed
-
-
-def _apart(places: Sequence[int], most: int) -> list[int]:
-    """Return the first of some places that are not next to each other."""
-    chosen: list[int] = []
-    for place in places:
-        if len(chosen) < most and all(abs(place - other) > 1 for other in chosen):
-            chosen.append(place)
-    return chosen
 
 
 def _best_of_each(energies: Tensor, places: Tensor, most: int) -> Tensor:

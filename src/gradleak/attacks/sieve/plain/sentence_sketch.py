@@ -8,7 +8,6 @@ of each: thousands of changes cost a few products of small matrices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -151,48 +150,3 @@ class SentenceView:
         outside += sketch.own[sentence]
         outside[torch.arange(len(pairs), device=pairs.device), places] = alone
         return outside
-
-    def triples(self, candidates: Sequence[Tensor], place: int) -> Tensor:
-        """Return the energies that three neighbouring tokens leave outside at their positions `[first, second, third]`.
-
-        Attention to neighbours is strong: several wrong words in a row are seldom right one by one.
-
-        Args:
-            candidates: pairs of the position, of the next, and of the one after.
-            place: the first position.
-        """
-        one, two, three = candidates
-        first, second, third = place, place + 1, place + 2
-        energies = self._of_one(one, first, ((two, second), (three, third)))
-        energies += self._of_one(two, second, ((one, first), (three, third))).transpose(0, 1)
-        return energies + self._of_one(three, third, ((one, first), (two, second))).permute(1, 2, 0)
-
-    def _of_one(self, pairs: Tensor, place: int, others: Sequence[tuple[Tensor, int]]) -> Tensor:
-        """Return the energies at one of three positions, for all pairs at all of them `[pairs, others, others]`."""
-        sketch, sentence = self.sketch, self.sentence
-        changed = {place, *(other for _, other in others)}
-        kept = torch.tensor([number for number in range(len(sentence)) if number not in changed], device=pairs.device)
-        query = sketch.query[pairs].transpose(0, 1)  # [heads, pairs, head width]
-        scores = query @ sketch.key[sentence[kept]].permute(1, 2, 0)
-        itself = (query * sketch.key[pairs].transpose(0, 1)).sum(dim=-1)
-        beside = [query @ sketch.key[tokens].permute(1, 2, 0) for tokens, _ in others]
-        if sketch.relative is not None:
-            bias = sketch.relative[:, place, :, None]
-            scores, itself = scores + bias[:, kept, 0][:, None], itself + bias[:, place]
-            beside = [part + bias[:, other][:, None] for part, (_, other) in zip(beside, others, strict=True)]
-        most = torch.maximum(scores.amax(dim=-1), itself)
-        weights, own = (scores - most[..., None]).exp(), (itself - most).exp()
-        near, far = ((part - most[..., None]).clamp(max=MOST_SCORE).exp() for part in beside)  # [heads, pairs, others]
-        above = weights @ sketch.values[sentence[kept]].transpose(0, 1)
-        above = above + own[..., None] * sketch.values[pairs].transpose(0, 1)  # [heads, pairs, sketch]
-        below = weights.sum(dim=-1) + own
-        near_values, far_values = (sketch.values[tokens] for tokens, _ in others)
-        alone = sketch.own[pairs][:, None]
-        energies = []
-        for number in range(far.shape[2]):
-            share = 1.0 / ((below + far[:, :, number])[..., None] + near)
-            mixed = above + far[:, :, number, None] * far_values[number][:, None]
-            outside = share.permute(1, 2, 0) @ mixed.transpose(0, 1)  # [pairs, others, sketch]
-            outside += ((share * near).permute(2, 1, 0) @ near_values).transpose(0, 1)
-            energies.append((outside + alone).square().sum(dim=-1))
-        return torch.stack(energies, dim=-1)
