@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradleak.attacks.base import Attack, register
 from gradleak.attacks.sieve.defended.batch_distance import batch_distance
-from gradleak.attacks.sieve.defended.batch_search import refine_batch
+from gradleak.attacks.sieve.defended.batch_search import decide_by_contexts, refine_batch
 from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.dropout.reader import read_with_dropout
@@ -194,7 +194,7 @@ class Sieve(Attack):
         longest = longest_length(target, observed.gradient) or target.max_length
 
         def search(rest: ObservedUpdate, missing: int) -> Sequence[Sequence[int]]:
-            near = read_defended(rest, Knowledge(batch_size=missing))
+            near = read_defended(rest, Knowledge(batch_size=missing), decide_by_contexts)
             return near.sentences if near else ()
 
         found = Peeling(observed, count, longest, self.starts, search).run()

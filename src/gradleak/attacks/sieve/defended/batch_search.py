@@ -134,6 +134,11 @@ def _ordered_sentences(
     return sentences
 
 
+def decide_by_contexts(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
+    """Edit each sentence by itself, and leave the rest to another judge: neither classes nor distance are determined."""
+    return DefendedReading([ids.tolist() for ids in search.each_alone(sentences)], [], 2.0)
+
+
 def decide_by_scores(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
     """Edit each sentence by itself, then beside the others by the update of the whole batch."""
     return decide_by_distance(search, search.each_alone(sentences))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradleak.attacks.sieve.defended.batch_search import read_batch, refine_with_contexts
+from gradleak.attacks.sieve.defended.batch_search import Decide, read_batch, refine_with_contexts
 from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, count_sentences
 from gradleak.attacks.sieve.defended.single_search import read_sentence
 from gradleak.attacks.sieve.noise.batch_search import read_batch_by_likelihood
@@ -38,12 +38,15 @@ MOST_UNDER_NOISE = 16
 TINY = 1e-30
 
 
-def read_defended(observed: ObservedUpdate, known: Knowledge) -> DefendedReading | None:
+def read_defended(
+    observed: ObservedUpdate, known: Knowledge, decide: Decide | None = None
+) -> DefendedReading | None:
     """Read a defended update of one or several sentences; None if nothing exceeds the noise.
 
     Args:
         observed: the update.
         known: what the attacker is told; an unknown number of sentences is counted (`feasible_set.py`).
+        decide: decides on several sentences; that which fits the client's optimiser if left out.
     """
     target, inputs = observed.target, observed.inputs
     longest = min(known.longest or LONGEST, LONGEST, inputs.positions.shape[0])
@@ -53,7 +56,7 @@ def read_defended(observed: ObservedUpdate, known: Knowledge) -> DefendedReading
     noise = noise_energy(observed) if target.task == "classification" else 0.0
     count = known.sequences or _count(observed, noise)
     if count > 1 and _has_context_score(observed):
-        batch = read_batch(observed, count, decide_by_steps if observed.as_steps else None)
+        batch = read_batch(observed, count, decide or (decide_by_steps if observed.as_steps else None))
         if batch is not None:
             return batch
         if noise > NOISY and count <= MOST_UNDER_NOISE:

@@ -116,17 +116,21 @@ class SkeletonCompletion:
         special = torch.tensor([*before, *after], device=pairs.tokens.device)
         self._descent = SentenceDescent(self.sketch, (len(before), len(after)), special, self.deadline)
 
-    def of_layouts(self, layouts: Sequence[Layout], is_right: Callable[[Completed], bool]) -> list[Sentence]:
+    def of_layouts(
+        self,
+        layouts: Sequence[Layout],
+        is_right: Callable[[Completed], bool],
+        efforts: Sequence[bool] = (False, True),
+    ) -> list[Sentence]:
         """Complete sentences that were laid out, and return those that are right.
-
-        The next effort is made if the last leads to no sentence.
 
         Args:
             layouts: what is seen of each.
             is_right: tells which sentences are right.
+            efforts: whether to complete thoroughly: the next is made if the last leads to no sentence.
         """
         found: list[Sentence] = []
-        for thorough in (False, True):
+        for thorough in efforts:
             for number, layout in enumerate(layouts):
                 if number and self.deadline.passed:
                     return found

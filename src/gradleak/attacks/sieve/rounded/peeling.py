@@ -83,15 +83,13 @@ class Peeling:
 
     def run(self) -> RoundedReading:
         """Return the sentences; the last of them are near misses if not all were found."""
-        rest, guesses, deadline = self._observed, None, self._observed.deadline
-        while self._read(rest, guesses) or guesses is None:
-            missing = self._count - len(self._known)
-            if not missing or deadline.passed:
-                break
-            rest = self.without(self._known)
-            near = [tuple(ids) for ids in self._search(replace(rest, deadline=deadline.share(SEARCH)), missing)]
-            words = torch.tensor(sorted({token for ids in (*near, *self._near) for token in ids}))
-            guesses = Guesses([*near, *self._near], words)
+        rest, deadline = self._observed, self._observed.deadline
+        while not deadline.passed and len(self._known) < self._count:
+            if not self._read(rest, None, thorough=False):
+                guesses = self._guessed(rest)
+                if not self._read(rest, guesses, thorough=False) and not self._read(rest, guesses, thorough=True):
+                    break
+            rest = self.without(self._known) if len(self._known) < self._count else rest
         if len(self._known) == self._count:
             self._read_each_again()
         certain = len(self._known)
@@ -100,11 +98,18 @@ class Peeling:
             list(found)[: self._count], list(found.values())[: self._count], certain, certain == self._count
         )
 
-    def _read(self, rest: ObservedUpdate, guesses: Guesses | None) -> bool:
+    def _guessed(self, rest: ObservedUpdate) -> Guesses:
+        """Return sentences that are near to what is left, and all words that they have."""
+        missing = self._count - len(self._known)
+        near = [tuple(ids) for ids in self._search(replace(rest, deadline=rest.deadline.share(SEARCH)), missing)]
+        words = torch.tensor(sorted({token for ids in (*near, *self._near) for token in ids}))
+        return Guesses([*near, *self._near], words)
+
+    def _read(self, rest: ObservedUpdate, guesses: Guesses | None, *, thorough: bool) -> bool:
         """Read what is left, and return whether a further sentence fits."""
         timed = replace(rest, deadline=self._observed.deadline.share(READING))
         missing = self._count - len(self._known)
-        found = read_rounded(timed, missing, self._longest, self._starts, guesses)
+        found = read_rounded(timed, missing, self._longest, self._starts, guesses, thorough=thorough)
         pairs = list(zip(found.sentences, found.labels, strict=True))[:missing]
         fresh = {ids: label for ids, label in pairs[: found.certain] if ids not in self._known}
         self._known |= fresh

@@ -10,9 +10,10 @@ sentences found held fixed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from gradleak.attacks.sieve.defended.feasible_set import count_sentences
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.candidate_pairs import possible_pairs
 from gradleak.attacks.sieve.plain.coefficients import word_sizes
-from gradleak.attacks.sieve.plain.layout import lay_out
+from gradleak.attacks.sieve.plain.layout import Layout, lay_out
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.plain.sentence_search import (
     QUICK,
@@ -96,8 +97,26 @@ class Guesses:
     words: Tensor
 
 
+class _Beginnings(NamedTuple):
+    """Where sentences of some pairs begin.
+
+    Attributes:
+        completion: completes them.
+        layouts: what is seen of each.
+    """
+
+    completion: SkeletonCompletion
+    layouts: Sequence[Layout]
+
+
 def read_rounded(
-    observed: ObservedUpdate, count: int | None, longest: int, starts: int, guesses: Guesses | None = None
+    observed: ObservedUpdate,
+    count: int | None,
+    longest: int,
+    starts: int,
+    guesses: Guesses | None = None,
+    *,
+    thorough: bool = True,
 ) -> RoundedReading:
     """Read a batch whose client had dropout switched off from an update with a visible noise floor.
 
@@ -107,8 +126,9 @@ def read_rounded(
         longest: the greatest number of tokens of a sentence.
         starts: how many skeletons are completed at most in one round.
         guesses: what may be in the batch, from another source.
+        thorough: whether to go on where the quick ways find no further sentence.
     """
-    return RoundedReader(observed, longest, starts).run(count, guesses)
+    return RoundedReader(observed, longest, starts).run(count, guesses, thorough=thorough)
 
 
 class RoundedReader:
@@ -138,29 +158,46 @@ class RoundedReader:
         """The sentences that are kept."""
         return list(self.fit.weights)
 
-    def run(self, count: int | None, guesses: Guesses | None = None) -> RoundedReading:
-        """Read as many sentences as there are: by skeletons, then by edits of what nearly fits.
+    def run(self, count: int | None, guesses: Guesses | None = None, *, thorough: bool = True) -> RoundedReading:
+        """Read as many sentences as there are, each by the quickest way that leads to one.
 
         Args:
             count: the number of sentences, if known.
             guesses: what may be in the batch, from another source.
+            thorough: whether to go on where the quick ways find no further sentence.
         """
-        while self._missing(count) and self._complete_skeletons():
-            pass
-        if guesses is not None and self._missing(count):
+        if guesses is not None:
             self.words, self._unseen = torch.unique(torch.cat([self.words, guesses.words.to(self.words)])), UNSEEN
             for sentence in guesses.sentences:
                 self._consider(Completed(tuple(sentence), 0.0, certain=False))
-            self._weigh()
-        for _ in range(ROUNDS):
-            if not self._missing(count):
-                break
-            self._edit_near_misses(self._missing(count))
+            if not self._weigh() and self._missing(count):
+                self._edit_near_misses(self._missing(count))
+        while (missing := self._missing(count)) and any(self._ways(missing, thorough)):
+            pass
         self.drop_doubles()
         certain, missing = self.found, self._number_missing(count)
         self.fit.keep([*certain, *(self._beginnings(missing) if certain else ())])
         labels = [label for label, _ in self.fit.weights.values()]
         return RoundedReading(self.found, labels, len(certain), bool(certain) and not missing)
+
+    def _ways(self, missing: int, thorough: bool) -> Iterator[bool]:
+        """Search for further sentences in one way after the other, the quickest first, and yield whether there is one.
+
+        Edits find a sentence of which most words are known in a fraction of the time that a completion takes which
+        follows every lead.
+        """
+        beginnings = list(self._sources())
+        for each in beginnings:
+            yield self._complete_layouts(each, thorough=False)
+        yield self._edit_near_misses(missing)
+        for each in beginnings:
+            yield self._polish(each.completion)
+        if thorough:
+            for each in beginnings:
+                yield self._complete_layouts(each, thorough=True)
+                yield self._complete_skeletons(each.completion)
+            for _ in range(ROUNDS):
+                yield self._edit_near_misses(missing)
 
     def _missing(self, count: int | None) -> int:
         """Return how many sentences to search: none when time is up."""
@@ -183,23 +220,25 @@ class RoundedReader:
         observed = self.observed
         return ContextScore(observed.target, observed.inputs, observed.gradient, observed.spectrum)
 
-    def _complete_skeletons(self) -> bool:
-        """Find sentences in what is left, and return whether there is a further one."""
+    def _sources(self) -> Iterator[_Beginnings]:
+        """Yield where sentences begin: of the words that are left, then of all."""
         if not len(self._pairs.tokens) or not len(self._pairs.at(0)):
-            return False
+            return
         left = self._pairs_left()
-        return self._complete_from(left) or (
-            len(left.tokens) < len(self._pairs.tokens) and self._complete_from(self._pairs)
-        )
+        for pairs in (left, self._pairs) if len(left.tokens) < len(self._pairs.tokens) else (self._pairs,):
+            completion = SkeletonCompletion(self.observed, pairs, self.spaces)
+            yield _Beginnings(completion, lay_out(self.observed, pairs, self.remainder.gradients))
 
-    def _complete_from(self, pairs: TokenPairs) -> bool:
-        """Find sentences of some pairs."""
-        observed = self.observed
-        completion = SkeletonCompletion(observed, pairs, self.spaces)
-        completion.of_layouts(lay_out(observed, pairs, self.remainder.gradients), self._consider)
-        if self._weigh() or self._polish(completion):
-            return True
-        skeletons = find_skeletons(observed, pairs, self.remainder.gradients)
+    def _complete_layouts(self, beginnings: _Beginnings, *, thorough: bool) -> bool:
+        """Complete what was laid out, and return whether that leads to further sentences."""
+        beginnings.completion.of_layouts(beginnings.layouts, self._consider, (thorough,))
+        return self._weigh()
+
+    def _complete_skeletons(self, completion: SkeletonCompletion) -> bool:
+        """Complete skeletons, and return whether that leads to further sentences."""
+        if self.observed.deadline.passed:
+            return False
+        skeletons = find_skeletons(self.observed, completion.pairs, self.remainder.gradients)
         ranked = completion.ranked(skeletons)[: self.starts]
         for thorough, most in COMPLETED:
             self._complete(completion, ranked[:most], thorough)
@@ -278,13 +317,14 @@ class RoundedReader:
         end = next(place for place in range(begin, self.longest + 1) if place not in filled)
         return self._pairs.where(left & (self._pairs.positions <= end))
 
-    def _edit_near_misses(self, missing: int) -> None:
-        """Edit the sentences that nearly fit, those that fit held fixed, and weigh the results."""
+    def _edit_near_misses(self, missing: int) -> bool:
+        """Edit the sentences that nearly fit, those that fit held fixed, and return whether that leads to others."""
         observed = self.observed
-        score = self._score
-        starts = [self._tensor(sentence) for sentence in self._beginnings(missing)]
-        if not score.depth or not starts:
-            return
+        if observed.deadline.passed or not self._score.depth:
+            return False
+        score, starts = self._score, [self._tensor(sentence) for sentence in self._beginnings(missing)]
+        if not starts:
+            return False
         fixed = [self._tensor(sentence) for sentence in self.found]
         words = CandidateWords(observed, observed.space.basis, self.words, self._unseen)
         search = ContextSearch(observed, score, words)
@@ -292,7 +332,7 @@ class RoundedReader:
             sentence = tuple(ids.tolist())
             self._candidates[sentence] = self.fit.misfit(sentence)
             self._settled.add(sentence)
-        self._weigh()
+        return self._weigh()
 
     def _beginnings(self, missing: int) -> list[Sentence]:
         """Return sentences that nearly fit, unlike each other and those that fit, and take them off the list."""

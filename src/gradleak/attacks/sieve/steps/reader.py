@@ -33,8 +33,9 @@ from gradleak.leakage.replay import Text, can_replay, replay_difference, replaye
 from gradleak.simulation.training import step_batches
 from gradleak.targets import Projection, Target
 
-TOLERANCES = (0.01, 0.003)
-"""How well the steps are known as a function of one gradient: the first while other steps may be wrong."""
+EFFORTS = ((0.01, False), (0.003, False), (0.003, True))
+"""How well the steps are known as a function of one gradient, the first while other steps may be wrong, and whether
+texts are sought thoroughly."""
 
 LAYERS = 2
 """How many layers' contexts are solved for: what they show is nearly exact once the other steps are."""
@@ -56,14 +57,15 @@ STARTS = 60
 def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
     """Decide on sentences that were read from all steps at once."""
     observed = search.observed
-    sentences = search.without_doubles(sentences)  # a step is read the better, the more of the others are right
-    batch = batch_distance(observed).labelled([ids.tolist() for ids in sentences])
-    reader = StepReader.of(search, batch)
+    distance = batch_distance(observed)
+    reader = StepReader.of(search, distance.labelled([ids.tolist() for ids in sentences]))
     if reader is None:
-        return decide_by_distance(search, sentences)
+        return decide_by_distance(search, search.without_doubles(sentences))
     if not reader.run() and not observed.deadline.passed:
-        reader.take(decide_by_scores(search, reader.sentences))
-        reader.run()
+        reader.take(distance.labelled([ids.tolist() for ids in search.without_doubles(reader.sentences)]))
+        if not reader.run() and not observed.deadline.passed:
+            reader.take(decide_by_scores(search, reader.sentences))
+            reader.run()
     return reader.batch
 
 
@@ -122,13 +124,13 @@ class StepReader:
 
     def run(self) -> bool:
         """Read all steps until no text changes, and return whether the client, replayed, sends this very update."""
-        for tolerance in TOLERANCES:
+        for tolerance, thorough in EFFORTS:
             for _ in range(ROUNDS):
                 before = self._difference
                 for step in range(len(self._rows)):  # a wrong step spoils later ones more than those before it
                     if self._ended:
                         break
-                    self._improve(step, tolerance)
+                    self._improve(step, tolerance, thorough)
                 if self._ended or self._difference == before:
                     break
         return self._difference < REPLAYED_WHOLE
@@ -137,11 +139,11 @@ class StepReader:
     def _ended(self) -> bool:
         return self._difference < REPLAYED_WHOLE or self._observed.deadline.passed
 
-    def _improve(self, step: int, tolerance: float) -> None:
+    def _improve(self, step: int, tolerance: float, thorough: bool) -> None:
         """Read one step again unless its texts fit, and keep what is read if it explains the update better."""
         if self._fits(step, tolerance):
             return
-        texts, labels = self._read(step, tolerance)
+        texts, labels = self._read(step, tolerance, thorough)
         if len(texts) != len(self._rows[step]):
             return
         sentences, classes = list(self.batch.sentences), list(self.batch.labels)
@@ -163,12 +165,12 @@ class StepReader:
     def _texts(self, batch: DefendedReading) -> list[Text]:
         return list(zip(batch.sentences, batch.labels, strict=True))
 
-    def _read(self, step: int, tolerance: float) -> tuple[list[tuple[int, ...]], list[int]]:
+    def _read(self, step: int, tolerance: float, thorough: bool) -> tuple[list[tuple[int, ...]], list[int]]:
         """Return the texts and classes of one step."""
         alone = self._alone(step, tolerance, self._groups)
         count = len(self._rows[step])
         guesses = [tuple(self.batch.sentences[row]) for row in self._rows[step]]
-        found = read_rounded(alone, count, alone.longest, STARTS, Guesses(guesses, self._words))
+        found = read_rounded(alone, count, alone.longest, STARTS, Guesses(guesses, self._words), thorough=thorough)
         texts = found.sentences[:count]
         return texts, labels_from_classifier(alone.target, alone.gradient, texts) or found.labels[:count]
 
