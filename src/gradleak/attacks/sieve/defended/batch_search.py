@@ -135,7 +135,7 @@ def _ordered_sentences(
 
 
 def decide_by_contexts(search: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
-    """Edit each sentence by itself, and leave the rest to another judge: neither classes nor distance are determined."""
+    """Edit each sentence by itself, and leave the rest to another judge: classes and distance are not determined."""
     return DefendedReading([ids.tolist() for ids in search.each_alone(sentences)], [], 2.0)
 
 
