@@ -38,9 +38,7 @@ MOST_UNDER_NOISE = 16
 TINY = 1e-30
 
 
-def read_defended(
-    observed: ObservedUpdate, known: Knowledge, decide: Decide | None = None
-) -> DefendedReading | None:
+def read_defended(observed: ObservedUpdate, known: Knowledge, decide: Decide | None = None) -> DefendedReading | None:
     """Read a defended update of one or several sentences; None if nothing exceeds the noise.
 
     Args:
