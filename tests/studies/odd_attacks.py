@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import ClassVar
 
 import torch
@@ -31,7 +31,7 @@ class Odd(Attack):
     def run(self, target: Target, victims: Sequence[Victim], reporter: Reporter) -> list[Finding]:
         if self.marker and count(self.marker) <= self.times:
             self.misbehave()
-        time.sleep(self.seconds)
+        sleep(self.seconds)
         return [self._finding(victim) for victim in victims]
 
     @abstractmethod

@@ -106,9 +106,11 @@ def test_an_interrupt_ends_at_once_and_the_next_run_continues(
     assert f"interrupted: {finished} of 8 cells are done; run it again to continue" in output
     assert f"gradleak: {'interrupted' if number == signal.SIGINT else 'terminated'}" in output
     assert "Traceback" not in output
-    monkeypatch.setattr(odd_attacks.time, "sleep", lambda seconds: None)  # the first run was slow enough to be stopped
+    monkeypatch.setattr(odd_attacks, "sleep", lambda seconds: None)  # the first run was slow enough to be stopped
     assert main([*command, "--quiet"]) == 0
     drive(_loaded(tmp_path), tmp_path / "whole.db", 0)
+    for store in (path, tmp_path / "whole.db"):
+        assert rows(store, "SELECT config, error FROM cells WHERE status != 'done'") == []
     assert records(path) == records(tmp_path / "whole.db")
 
 
