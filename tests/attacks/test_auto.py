@@ -141,19 +141,23 @@ def test_no_budget_is_refused() -> None:
         Auto(budget=0)
 
 
-def test_attacks_that_search_are_told_number_and_lengths_of_what_was_read(
-    tiny: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: dict[str, Knowledge] = {}
+def test_attacks_that_search_are_told_what_was_read(tiny: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Victim] = {}
+    read = [(101, 7592, 102), (101, 7592, 2088, 102)]
 
     def guess(attack: Attack, target: Target, victims: list[Victim], _: object) -> list[Finding]:
-        told[attack.name] = victims[0].knowledge
-        return [Finding([(101, 7592, 102), (101, 7592, 2088, 102)], [0, 1], 1.0)]
+        told[attack.name] = victims[0]
+        return [Finding(read, [1, 0], 1.0)]
 
     for kind in (Sieve, Lamp, Grab):
         monkeypatch.setattr(kind, "run", guess)
     Auto(budget=30.0)(tiny, capture(tiny))
-    assert told["sieve"] == Knowledge()
-    assert told["lamp"] == told["grab"] == Knowledge(batch_size=2, lengths=(3, 4))
+    assert told["sieve"].knowledge == Knowledge()
+    for name in ("lamp", "grab"):
+        assert told[name].knowledge == Knowledge(batch_size=2, lengths=(3, 4), labels=(1, 0))
+        assert told[name].draft == read
     Auto(budget=30.0)(tiny, capture(tiny), Knowledge(lengths=(8, 8)))
-    assert told["lamp"].lengths == (8, 8)
+    assert told["lamp"].knowledge.lengths == (8, 8)
+    assert not told["lamp"].draft
+    Auto(budget=30.0)(tiny, capture(tiny), Knowledge(labels=(0, 0)))
+    assert told["lamp"].knowledge.labels == (0, 0)

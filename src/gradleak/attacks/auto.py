@@ -119,11 +119,12 @@ def plan(target: Target, victim: Victim, evidence: Evidence) -> list[Attack]:
 
 
 def _informed(victim: Victim, outcomes: Sequence[AttackOutcome], attack: Attack) -> Victim:
-    """Return the victim with what was read of number and lengths, where none is known, and a fresh random stream.
+    """Return the victim with what was read of number, lengths, classes and words, and a fresh random stream.
 
-    Only attacks that search for a text of given lengths are told these.
+    What is known stays. Only attacks that search for texts of given lengths are told these, the classes of the texts
+    in the same order, and the words, from which they start.
     """
-    known = victim.knowledge
+    known, draft = victim.knowledge, victim.draft
     read = next((o.finding for o in outcomes if o.name in READERS), None)
     counted = (sum(read.copies) or len(read.token_ids)) if read is not None else 0
     if known.sequences is None and counted:
@@ -131,9 +132,10 @@ def _informed(victim: Victim, outcomes: Sequence[AttackOutcome], attack: Attack)
     if read is not None and attack.name in SEARCHERS and known.lengths is None and known.longest is None:
         lengths = tuple(map(len, read.token_ids))
         if len(lengths) == known.sequences and all(lengths):
-            known = replace(known, lengths=lengths)
+            labels = known.labels if known.labels is not None or read.labels is None else tuple(read.labels)
+            known, draft = replace(known, lengths=lengths, labels=labels), read.token_ids
     generator = torch.Generator().manual_seed(victim.generator.initial_seed())
-    return replace(victim, knowledge=known, generator=generator, inferred={})
+    return replace(victim, knowledge=known, generator=generator, draft=draft, inferred={})
 
 
 def _run(attack: Attack, target: Target, victim: Victim, reporter: Reporter, evidence: Evidence) -> AttackOutcome:

@@ -23,6 +23,8 @@ class Victim:
         knowledge: what the attacker is told.
         generator: the victim's own random stream.
         protocol: what is public of how the update was made.
+        draft: token ids of texts that another attack read of this update; a descent starts from them if they come
+            nearer to it than its own start.
         inferred: what an attack has inferred from the update already, by the rule that it used.
     """
 
@@ -30,6 +32,7 @@ class Victim:
     knowledge: Knowledge
     generator: torch.Generator
     protocol: Protocol = field(default_factory=Protocol)
+    draft: Sequence[Sequence[int]] = ()
     inferred: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
 

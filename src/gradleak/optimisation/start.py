@@ -20,13 +20,13 @@ START_SHARE = 0.25
 def best_sample(cohort: Cohort, count: int) -> Guess:
     """Return the guess with the best of many Gaussian samples (LAMP, section 5), scaled to the mean norm of words.
 
-    Where several lengths are tried, they share the samples.
+    Where several lengths are tried, they share the samples. A victim's draft counts as a sample of its lengths.
     """
     first = cohort.guess
     lengths = first.losses.shape[1]
     alone = (first.starts(torch.full_like(first.losses[:, :1], start, dtype=torch.long)) for start in range(lengths))
     best = [_best_sample(cohort, guess, max(1, count // lengths)) for guess in alone]
-    return replace(first, embeddings=torch.cat(best, dim=1))
+    return _or_drafts(cohort, replace(first, embeddings=torch.cat(best, dim=1)))
 
 
 def best_permutation(cohort: Cohort, count: int) -> Guess:
@@ -60,6 +60,22 @@ def _best_sample(cohort: Cohort, guess: Guess, count: int) -> Tensor:
         tried = replace(tried, losses=cohort.matcher(tried.candidates(target))).best_starts(1)
         best = keep_better(best, tried, tried.losses)
     return best.embeddings
+
+
+def _or_drafts(cohort: Cohort, guess: Guess) -> Guess:
+    """Return the guess with the words of each victim's draft in the starts to which they are nearer."""
+    target, embeddings = cohort.target, guess.embeddings.clone()
+    for row, victim in enumerate(cohort.victims):
+        if victim.draft:
+            tokens = target.pad(victim.draft)
+            lengths = tokens.mask.sum(dim=1)
+            for start in (guess.slots.mask[row].sum(dim=2) == lengths).all(dim=1).nonzero().flatten().tolist():
+                embeddings[row, start, :, : tokens.ids.shape[1]] = target.embed(tokens.ids)
+    if torch.equal(embeddings, guess.embeddings):
+        return guess
+    both = [replace(guess, embeddings=each) for each in (guess.embeddings, embeddings)]
+    sampled, drafted = (replace(each, losses=cohort.matcher(each.candidates(target))) for each in both)
+    return replace(guess, embeddings=keep_better(sampled, drafted, drafted.losses).embeddings)
 
 
 def _draw(guess: Guess, place: int, count: int, generator: torch.Generator) -> Tensor:
