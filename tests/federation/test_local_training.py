@@ -141,6 +141,32 @@ def test_epochs_end_with_what_remains(bert: Target) -> None:
     assert (update.steps, update.learning_rate, update.training) == (None, 0.01, fedavg)
 
 
+def test_epochs_of_full_steps_are_that_many_steps(bert: Target) -> None:
+    epochs = FedAvg(epochs=3, lr=0.01, batch=2, optimizer="adamw", schedule="linear")
+    assert epochs.in_steps(len(TEXTS)) == epochs
+    steps = epochs.in_steps(4)
+    assert (steps.steps, steps.epochs) == (6, None)
+    first, second = (Client(bert, fedavg=fedavg).update(TEXTS[:4], LABELS[:4]) for fedavg in (epochs, steps))
+    assert_same_bits(first, second.tensors)
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts", "distinct"),
+    [
+        ({"steps": 4}, None, 1),
+        ({"steps": 4, "batch": 2}, None, 4),
+        ({"steps": 4, "batch": 2}, 4, 2),
+        ({"steps": 4, "batch": 2}, 5, 4),
+        ({"epochs": 10, "batch": 4}, 16, 4),
+        ({"epochs": 10, "batch": 4}, 10, 3),
+        ({"epochs": 10, "batch": 4, "shuffle": True}, 16, 40),
+        ({"epochs": 10, "batch": 2, "accumulate": 2}, 16, 4),
+    ],
+)
+def test_steps_that_repeat_others_are_not_distinct(settings: dict[str, Any], texts: int | None, distinct: int) -> None:
+    assert FedAvg(lr=0.1, **settings).distinct_steps(texts) == distinct
+
+
 def orders(seed: int) -> Iterator[list[int]]:
     stream = torch.Generator().manual_seed(seed)
     torch.randint(2**62, (), generator=stream)  # the seed of the dropout masks is drawn first

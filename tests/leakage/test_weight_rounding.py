@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gradleak.exchange import FedAvg
@@ -16,10 +17,24 @@ def test_the_deviation_is_that_of_steps_which_float32_weights_round() -> None:
     stream = torch.Generator().manual_seed(0)
     weight = 0.1 * torch.randn(20_000, generator=stream)
     gradients = 1e-3 * torch.randn(3, 20_000, generator=stream)
-    training = FedAvg(steps=3, lr=1e-5)
+    training = FedAvg(steps=3, lr=1e-5, batch=1)
     trained = weight.clone()
     for gradient in gradients:
         trained -= training.lr * gradient
     seen = (weight - trained).double() / (3 * training.lr)
     pull = (seen - gradients.double().mean(dim=0)) / sgd_deviation(weight, training)
+    assert 0.8 < float(pull.square().mean().sqrt()) < 1.2
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 5, "batch": 1}, {"steps": 10, "batch": 1}])
+def test_steps_on_the_same_texts_are_rounded_alike(settings: dict[str, int]) -> None:
+    stream = torch.Generator().manual_seed(0)
+    weight = 0.1 * torch.randn(20_000, generator=stream)
+    gradients = 1e-3 * torch.randn(2, 20_000, generator=stream)
+    training = FedAvg(lr=1e-5, **settings)  # type: ignore[arg-type]
+    trained = weight.clone()
+    for gradient in gradients.repeat(5, 1):
+        trained -= training.lr * gradient
+    seen = (weight - trained).double() / (10 * training.lr)
+    pull = (seen - gradients.double().mean(dim=0)) / sgd_deviation(weight, training, 2)
     assert 0.8 < float(pull.square().mean().sqrt()) < 1.2

@@ -6,8 +6,8 @@ declaration. The client's seed and the number of its texts are no part of it.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
-from math import ceil, isfinite
+from dataclasses import MISSING, dataclass, replace
+from math import ceil, gcd, isfinite
 from typing import Any, Literal, get_args
 
 from gradleak.bounds import MOST_STEPS, SMALLEST_RATE
@@ -121,6 +121,28 @@ class FedAvg:
             return self.steps
         batches = ceil(texts / (self.batch or texts))
         return (self.epochs or 1) * ceil(batches / self.accumulate)
+
+    def in_steps(self, texts: int) -> FedAvg:
+        """Return the same training on so many texts with steps in place of epochs; itself if a step is not full."""
+        if self.epochs is None or texts % ((self.batch or texts) * self.accumulate):
+            return self
+        steps = self.num_steps(texts)
+        return replace(self, epochs=None, steps=steps) if self.warmup < steps <= MOST_STEPS else self
+
+    def distinct_steps(self, texts: int | None) -> int:
+        """Return how many steps take other texts than every earlier one: without shuffling, a client repeats itself.
+
+        If the number of texts is not known, each step takes others unless it takes all of them.
+        """
+        if self.batch is None:
+            return 1
+        if texts is None:
+            return self.steps or self.epochs or 1
+        steps = self.num_steps(texts)
+        if self.shuffle:
+            return steps
+        repeated = steps // self.epochs if self.epochs else texts // gcd(texts, self.batch * self.accumulate)
+        return min(steps, repeated)
 
     def rate_factor(self, step: int, total: int) -> float:
         """Return the learning rate of a step, counted from 0, relative to `lr`, as the Trainer's schedules do."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.exchange import Deadline, FedAvg, Protocol
+from gradleak.exchange import Deadline, Protocol
 from gradleak.leakage.first_step import are_steps, first_step_deviation
 from gradleak.leakage.low_rank import fit_low_rank
 from gradleak.leakage.noise_floor import NoiseFloor
@@ -50,6 +50,7 @@ def restore(
     protocol: Protocol,
     groups: Iterable[Sequence[Projection]],
     deadline: Deadline | None = None,
+    texts: int | None = None,
 ) -> Restoration:
     """Return gradients with the rounding of some maps reduced; as they are if little was rounded.
 
@@ -59,6 +60,7 @@ def restore(
         protocol: how the update was made.
         groups: maps with the same inputs, whose gradients are restored together.
         deadline: when to stop.
+        texts: the number of the client's texts; None if it is not known.
     """
     training = protocol.training
     if training is None:
@@ -75,20 +77,17 @@ def restore(
         if deadline is not None and deadline.passed:
             break
         matrix = _stacked(group, gradient).double()
-        deviation = _deviation(_stacked(group, target.parameters).detach(), matrix, training, protocol.send)
+        weight = _stacked(group, target.parameters).detach()
+        if training.optimizer == "sgd":
+            deviation = sgd_deviation(weight, training, texts)
+        else:
+            deviation = first_step_deviation(weight, matrix, training, protocol.send)
         if not deviation.square().mean() > COARSE**2 * matrix.square().mean():
             continue
         fit = fit_low_rank(matrix, deviation, deadline)
         floors[group[0].module] = fit.floor
         found |= _unstacked(group, fit.matrix, found)
     return Restoration(found, floors)
-
-
-def _deviation(weight: Tensor, gradient: Tensor, training: FedAvg, send: str) -> Tensor:
-    """Return the standard deviation of each entry of a gradient."""
-    if training.optimizer == "sgd":
-        return sgd_deviation(weight, training)
-    return first_step_deviation(weight, gradient, training, send)
 
 
 def _with_usual_columns(

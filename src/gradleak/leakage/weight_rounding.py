@@ -18,13 +18,12 @@ def spacing(sizes: Tensor) -> Tensor:
     return torch.finfo(torch.float32).eps * torch.exp2(sizes.clamp(min=1e-30).log2().floor())
 
 
-def sgd_deviation(weight: Tensor, training: FedAvg) -> Tensor:
+def sgd_deviation(weight: Tensor, training: FedAvg, texts: int | None = None) -> Tensor:
     """Return the standard deviation that rounding gives each entry of a gradient, read from steps of SGD.
 
     Args:
         weight: the weights before training.
-        training: the protocol; every step rounds once. With epochs in place of steps there are more of them than
-            known, and deviations are right up to a factor.
+        training: the protocol. Every step rounds, those on the same texts alike.
+        texts: the number of the client's texts; None if it is not known.
     """
-    rounds = training.steps or training.epochs or 1
-    return spacing(weight.double().abs()) * (rounds / 12) ** 0.5 / (training.lr * rounds)
+    return spacing(weight.double().abs()) / (12 * training.distinct_steps(texts)) ** 0.5 / training.lr

@@ -158,7 +158,7 @@ class Sieve(Attack):
 
     def _read(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
         """Read from the exact row space where there is one; else, or if that fails, as a defended update."""
-        observed = observed.restored
+        observed = observed.counted(_number_of_texts(observed, known)).restored
         target, space = observed.target, observed.space
         if space.rank == 0:
             return Reading(notes=["the first layer's gradient is zero: nothing can be read from it"])
@@ -187,8 +187,7 @@ class Sieve(Attack):
         target, training = observed.target, observed.protocol.training
         if training is None or target.task != "classification" or len(observed.inputs.maps) == 1:
             return None
-        counted = count_sentences(target, observed.gradient, observed.protocol, observed.deadline)
-        count = number_of_equal_parts(training, (known.sequences, counted))
+        count = number_of_equal_parts(training, (observed.texts,))
         if count is None:
             return None
         longest = longest_length(target, observed.gradient) or target.max_length
@@ -273,6 +272,14 @@ class Sieve(Attack):
                 return reading
         notes = [overview(sentences), INEXACT]
         return Reading(sentences, [], found.labels or None, found.distance, notes).distinct()
+
+
+def _number_of_texts(observed: ObservedUpdate, known: Knowledge) -> int | None:
+    """Return the number of texts behind one client's steps of SGD, known or counted; None of other updates."""
+    protocol = observed.protocol
+    if protocol.training is None or protocol.training.optimizer != "sgd" or protocol.clients > 1:
+        return None
+    return known.sequences or count_sentences(observed.target, observed.gradient, protocol, observed.deadline)
 
 
 def _nearer(observed: ObservedUpdate, *readings: Reading) -> Reading:

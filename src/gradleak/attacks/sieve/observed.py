@@ -45,6 +45,7 @@ class ObservedUpdate:
         protocol: what is public of how the update was made.
         floors: noise floors of the maps whose gradients were restored, by the module of the first of each group.
         sent: the gradients as they were sent, where some were restored; None where none was.
+        texts: the number of texts of a client that trained locally; None if it is not known.
         load_prior: returns a language model that proposes words, loaded when it is first needed; None for none.
     """
 
@@ -58,6 +59,7 @@ class ObservedUpdate:
     protocol: Protocol = field(default_factory=Protocol)
     floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
     sent: Mapping[str, Tensor] | None = None
+    texts: int | None = None
     load_prior: Callable[[], Prior | None] = lambda: None
 
     @property
@@ -76,6 +78,16 @@ class ObservedUpdate:
         """The gradients as they were sent, with which a replay of the client is compared."""
         return self.gradient if self.sent is None else self.sent
 
+    def counted(self, texts: int | None) -> ObservedUpdate:
+        """Return the update of so many texts: if its client trained for some epochs, as one of that many steps."""
+        training = self.protocol.training
+        if training is None or texts is None:
+            return self
+        steps = training.in_steps(texts)
+        factor = (training.epochs or 1) / (steps.steps or 1) if steps is not training else 1.0
+        gradient = {name: factor * tensor for name, tensor in self.gradient.items()} if factor != 1 else self.gradient
+        return replace(self, gradient=gradient, protocol=replace(self.protocol, training=steps), texts=texts)
+
     @cached_property
     def restored(self) -> ObservedUpdate:
         """The update with the rounding of a small difference of weights reduced in the maps of the first layers."""
@@ -84,7 +96,7 @@ class ObservedUpdate:
         contexts = [(layer.attention_output,) for layer in self.target.layers[:RESTORED_LAYERS]]
         hidden = [(self.target.layers[0].feed_forward_in,)] if self.hidden_states else []
         groups = [self.inputs.maps, *hidden, *contexts]
-        found = restore(self.target, self.gradient, self.protocol, groups, self.deadline)
+        found = restore(self.target, self.gradient, self.protocol, groups, self.deadline, self.texts)
         return replace(self, gradient=found.gradient, floors=found.floors, sent=self.gradient)
 
     @cached_property

@@ -14,13 +14,13 @@ from gradleak.attacks.sieve.token_pairs import TokenPairs
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.tokens import possible_words
 from gradleak.targets import Target
-from wide_targets import ids_of, sent, wider_target
+from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
 SENDS = pytest.mark.parametrize("send", ["fp32", "bf16"])
 
 
-def observed_pairs(target: Target, send: str) -> tuple[ObservedUpdate, TokenPairs, Remainder]:
-    update = sent(target, send=send)
+def observed_pairs(target: Target, send: str, texts: list[str] = TEXTS) -> tuple[ObservedUpdate, TokenPairs, Remainder]:
+    update = sent(target, texts, LABELS[: len(texts)], send=send)
     gradient = update.gradient()
     words = possible_words(target, gradient)
     inputs = first_layer_inputs(target)
@@ -59,6 +59,14 @@ def test_a_layout_holds_most_of_a_sentence(send: str) -> None:
     layouts = lay_out(observed, pairs, remainder.gradients)
     rows = [pairs.tokens[row].tolist() for layout in layouts for row in layout.rows]
     assert max(sum(a == b for a, b in zip(row, longest, strict=False)) for row in rows) >= len(longest) // 2
+
+
+def test_a_word_may_fill_most_of_a_sentence() -> None:
+    target = wider_target()
+    texts = ["cat" + 10 * " dog"]
+    observed, pairs, remainder = observed_pairs(target, "fp32", texts)
+    rows = [row for layout in lay_out(observed, pairs, remainder.gradients) for row in layout.rows]
+    assert ids_of(target, texts) == [tuple(pairs.tokens[row].tolist()) for row in rows if len(row) == 13]
 
 
 def test_subtracted_words_have_no_size_left() -> None:

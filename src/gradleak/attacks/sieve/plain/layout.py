@@ -202,14 +202,12 @@ class _Placement:
         own = scores[:, inner.start : inner.stop]
         if not len(inner) or (own.amax(dim=0) == 0).any():
             return None
-        words, places = linear_sum_assignment(-torch.cat([own, TWICE * own]).numpy())
-        row = torch.empty(end + 1, dtype=torch.long)
-        for position, token in enumerate(self._before):
-            row[position] = self._table[self._number[token], position]
-        for word, place in zip(words.tolist(), places.tolist(), strict=True):
-            token = word % len(own)
-            token = token if own[token, place] > 0 else int(own[:, place].argmax())
-            row[inner.start + place] = self._table[token, inner.start + place]
-        if self._after:
-            row[end] = self._table[self._number[self._after[-1]], end]
-        return row.to(self._device)
+        matched = linear_sum_assignment(-torch.cat([own, TWICE * own]).numpy())
+        words, places = (torch.from_numpy(each) for each in matched)
+        tokens = own.argmax(dim=0)  # a word may occur more than twice, or not there where it is left for
+        fits = own[words % len(own), places] > 0
+        tokens[places[fits]] = words[fits] % len(own)
+        special = [self._number[token] for token in (*self._before, *self._after)]
+        begin, ends = special[: len(self._before)], special[len(self._before) :]
+        tokens = torch.cat([torch.tensor(begin, dtype=torch.long), tokens, torch.tensor(ends, dtype=torch.long)])
+        return self._table[tokens, torch.arange(end + 1)].to(self._device)
