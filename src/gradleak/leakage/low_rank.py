@@ -33,6 +33,10 @@ ITERATIONS, PROBED = 8, 20
 """Iterations of conjugate gradients, which start from the fit so far, and of those that tell how well it is known."""
 
 
+WIDEST = 100.0
+"""The largest variance of a row that counts, relative to the median."""
+
+
 @dataclass(frozen=True)
 class LowRankFit:
     """A matrix of low rank, and how well it is known.
@@ -133,11 +137,14 @@ class _WeightedRows:
         return start + self._solved(left, ITERATIONS)
 
     def spread(self) -> Tensor:
-        """Return the mean variance of each row's coefficients `[rows]`, estimated from one random combination."""
+        """Return the mean variance of each row's coefficients `[rows]`, estimated from one random combination.
+
+        Rows of which hardly an entry is known have any variance.
+        """
         generator = torch.Generator().manual_seed(0)
         signs = torch.randint(0, 2, self._diagonal.shape, generator=generator).to(self._diagonal) * 2 - 1
-        own = (signs * self._solved(signs, PROBED)).mean(dim=1)
-        return own.clamp(min=1e-30)
+        own = (signs * self._solved(signs, PROBED)).mean(dim=1).clamp(min=1e-30)
+        return own.clamp(max=WIDEST * float(own.median()))
 
     def _solved(self, wanted: Tensor, iterations: int) -> Tensor:
         """Return the solutions of the normal equations for right-hand sides `[rows, rank]`."""

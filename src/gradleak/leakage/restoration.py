@@ -19,7 +19,7 @@ from gradleak.leakage.first_step import are_steps, first_step_deviation
 from gradleak.leakage.low_rank import fit_low_rank
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.recompute import random_texts
-from gradleak.leakage.weight_rounding import sgd_deviation
+from gradleak.leakage.weight_rounding import rest_of_gradient, sgd_deviation
 from gradleak.targets import Projection, Target
 from gradleak.targets.hooks import captured_inputs
 
@@ -44,6 +44,19 @@ class Restoration:
     floors: Mapping[str, NoiseFloor]
 
 
+@dataclass(frozen=True)
+class KnownPart:
+    """A part of a gradient that is known, by parameter name: the sum over some texts.
+
+    Attributes:
+        gradient: the part.
+        squares: the sum of the squares of each text's part.
+    """
+
+    gradient: Mapping[str, Tensor]
+    squares: Mapping[str, Tensor]
+
+
 def restore(
     target: Target,
     gradient: Mapping[str, Tensor],
@@ -51,6 +64,7 @@ def restore(
     groups: Iterable[Sequence[Projection]],
     deadline: Deadline | None = None,
     texts: int | None = None,
+    known: KnownPart | None = None,
 ) -> Restoration:
     """Return gradients with the rounding of some maps reduced; as they are if little was rounded.
 
@@ -61,6 +75,7 @@ def restore(
         groups: maps with the same inputs, whose gradients are restored together.
         deadline: when to stop.
         texts: the number of the client's texts; None if it is not known.
+        known: what was subtracted from the gradients, of steps of SGD by a known number of texts; None for nothing.
     """
     training = protocol.training
     if training is None:
@@ -78,11 +93,14 @@ def restore(
             break
         matrix = _stacked(group, gradient).double()
         weight = _stacked(group, target.parameters).detach()
-        if training.optimizer == "sgd":
+        if known is not None and texts is not None:
+            parts = _stacked(group, known.gradient), _stacked(group, known.squares)
+            matrix, deviation = rest_of_gradient(matrix, parts, weight, training, texts)
+        elif training.optimizer == "sgd":
             deviation = sgd_deviation(weight, training, texts)
         else:
             deviation = first_step_deviation(weight, matrix, training, protocol.send)
-        if not deviation.square().mean() > COARSE**2 * matrix.square().mean():
+        if known is None and not deviation.square().mean() > COARSE**2 * matrix.square().mean():
             continue
         fit = fit_low_rank(matrix, deviation, deadline)
         floors[group[0].module] = fit.floor

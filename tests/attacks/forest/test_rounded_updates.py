@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gradleak.attacks import find_attack
-from gradleak.attacks.forest.drift import halfway
 from gradleak.attacks.forest.growth import grow_under_noise
 from gradleak.attacks.forest.prefix_inputs import PrefixInputs
 from gradleak.attacks.forest.residual import Residual
@@ -16,6 +15,7 @@ from gradleak.attacks.forest.selection import significant
 from gradleak.attacks.forest.sites import find_sites
 from gradleak.attacks.forest.text_weights import without_light_texts
 from gradleak.exchange import Deadline, FedAvg, Knowledge, Protocol
+from gradleak.leakage.drift import halfway
 from wide_targets import LABELS, TEXTS, ids_of, sent, wider_target
 
 CLIENTS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,6 @@ from torch import Tensor
 from gradleak.attacks.forest.capacity import Capacity
 from gradleak.attacks.forest.chain_reader import FLATTENED, MASKED, ChainReader
 from gradleak.attacks.forest.chains import ChainSearch
-from gradleak.attacks.forest.drift import halfway
 from gradleak.attacks.forest.first_layer import FirstLayer, TokensAt
 from gradleak.attacks.forest.growth import (
     ENOUGH,
@@ -33,6 +32,7 @@ from gradleak.attacks.forest.text_proof import ROUNDED, TextProver
 from gradleak.attacks.forest.text_weights import without_light_texts
 from gradleak.attacks.forest.trained_prior import TrainedPrior
 from gradleak.exchange import Deadline, Protocol
+from gradleak.leakage.drift import halfway
 from gradleak.targets import Target
 
 COMPLETE = 3e-4

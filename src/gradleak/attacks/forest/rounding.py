@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from gradleak.assets import sample_texts
-from gradleak.attacks.forest.drift import takes_steps
 from gradleak.attacks.forest.residual import FLOAT32, Residual, SiteNoise
 from gradleak.attacks.forest.sites import InputSite, MapRows
 from gradleak.exchange import FedAvg, Protocol
+from gradleak.leakage.drift import takes_steps
 from gradleak.leakage.noise_floor import ABOVE_EDGE, whiten
 from gradleak.targets import Target
 from gradleak.targets.hooks import captured_inputs

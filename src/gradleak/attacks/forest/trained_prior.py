@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gradleak.attacks.forest.drift import moved_by
 from gradleak.attacks.forest.prefix_inputs import Prefix
 from gradleak.exchange import Protocol
+from gradleak.leakage.drift import moved_by
 from gradleak.targets import Target
 
 STEP = 1e-3

@@ -31,6 +31,7 @@ from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.perturbation import MAPS_PRUNED, is_rounded, looks_pruned
 from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.leakage.replay import can_replay
+from gradleak.leakage.restoration import restore
 from gradleak.leakage.row_space import CLEAN
 from gradleak.leakage.tokens import possible_words
 from gradleak.priors import Prior, load_prior
@@ -41,6 +42,13 @@ HIDDEN, SHARE = 2e-3, 0.25
 """A restored difference of weights whose noise floor is above this fraction of the signal hides many tokens. What is
 left is mostly not enough to complete sentences by: that is tried for this share of the time, then words are searched
 as in a defended update."""
+
+PEELING = 0.75
+"""Sentences of such a difference are read one by one for this share of the time at most; then words are decided by the
+whole update."""
+
+SENTENCE = 3.0
+"""A sentence's singular value in the last layer, in units of the largest that rounding leaves, is above this."""
 
 EXACT = 0.12
 """An update is read from its row space if the noise floor is below this fraction of the signal's smallest singular
@@ -158,7 +166,7 @@ class Sieve(Attack):
 
     def _read(self, observed: ObservedUpdate, known: Knowledge) -> Reading:
         """Read from the exact row space where there is one; else, or if that fails, as a defended update."""
-        observed = observed.counted(_number_of_texts(observed, known)).restored
+        observed = observed.counted(_number_of_texts(observed, known)).at_mean_weights().restored
         target, space = observed.target, observed.space
         if space.rank == 0:
             return Reading(notes=["the first layer's gradient is zero: nothing can be read from it"])
@@ -196,8 +204,10 @@ class Sieve(Attack):
             near = read_defended(rest, Knowledge(batch_size=missing), decide_by_contexts)
             return near.sentences if near else ()
 
-        found = Peeling(observed, count, longest, self.starts, search).run()
-        reading = _proven(observed, found.sentences, found.labels)
+        in_time = replace(observed, deadline=observed.deadline.share(PEELING))
+        found = Peeling(in_time, count, longest, self.starts, search).run()
+        in_time = replace(observed, deadline=observed.deadline.share(SHARE))
+        reading = _proven(in_time, found.sentences, found.labels)
         if found.sentences and not reading.proof.verified and not observed.deadline.passed:
             better = refine_batch(observed, found.sentences)
             again = _proven(observed, [tuple(ids) for ids in better.sentences], better.labels)
@@ -233,7 +243,10 @@ class Sieve(Attack):
         longest = longest_length(target, observed.gradient) or target.max_length
         if observed.space.floor < CLEAN or "causal-lm" in target.family.tasks or not attention:
             return self._plain(observed, longest)
-        found = read_rounded(observed, known.sequences, longest, self.starts)
+        training, count = observed.protocol.training, known.sequences
+        if count is None and training is not None:
+            count = number_of_equal_parts(training, (observed.texts,))
+        found = read_rounded(observed, count, longest, self.starts)
         reading = _proven(observed, found.sentences, found.labels)
         reading.settled, reading.certain = found.whole, found.certain
         unsure = reading.loss > ROUNDED or can_replay(observed.protocol)
@@ -276,10 +289,15 @@ class Sieve(Attack):
 
 def _number_of_texts(observed: ObservedUpdate, known: Knowledge) -> int | None:
     """Return the number of texts behind one client's steps of SGD, known or counted; None of other updates."""
-    protocol = observed.protocol
+    target, protocol = observed.target, observed.protocol
     if protocol.training is None or protocol.training.optimizer != "sgd" or protocol.clients > 1:
         return None
-    return known.sequences or count_sentences(observed.target, observed.gradient, protocol, observed.deadline)
+    part = target.layers[-1].attention_output
+    if known.sequences is None and part.weight in observed.gradient:
+        found = restore(target, observed.gradient, protocol, [[part]], observed.deadline)
+        for floor in found.floors.values():  # it has one row for each sentence
+            return int((floor.spectrum(part.weight_in(found.gradient)).values > SENTENCE).sum()) or None
+    return known.sequences or count_sentences(target, observed.gradient, protocol, observed.deadline)
 
 
 def _nearer(observed: ObservedUpdate, *readings: Reading) -> Reading:
@@ -322,5 +340,5 @@ def _proven(observed: ObservedUpdate, sentences: list[Sentence], read: list[int]
 
 def _proof(observed: ObservedUpdate, sentences: list[Sentence], labels: list[int] | None) -> Proof:
     return prove_by_whole_gradient(
-        observed.target, observed.as_sent, sentences, labels, observed.protocol, observed.deadline
+        observed.untrained, observed.as_sent, sentences, labels, observed.protocol, observed.deadline
     )

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.hidden_states import HiddenStates
 from gradleak.exchange import Deadline, Protocol
-from gradleak.leakage.layer_inputs import LayerInputs
+from gradleak.leakage.drift import copy_at_mean_weights
+from gradleak.leakage.layer_inputs import LayerInputs, first_layer_inputs
 from gradleak.leakage.noise_floor import NoiseFloor, Spectrum, whiten
 from gradleak.leakage.perturbation import is_perturbed
-from gradleak.leakage.restoration import restore
+from gradleak.leakage.restoration import KnownPart, restore
 from gradleak.leakage.row_space import Subspace, row_space, scaled_rows, signal_space
 from gradleak.priors import Prior
 from gradleak.targets import Projection, Target
@@ -35,7 +36,7 @@ class ObservedUpdate:
     """An update, and what its sentences may consist of.
 
     Attributes:
-        target: the model.
+        target: the model; if its client takes several steps of SGD, at the mean of its weights.
         inputs: the tables of x(t, p).
         gradient: gradients by name.
         words: the ids that may occur inside a text.
@@ -45,6 +46,7 @@ class ObservedUpdate:
         protocol: what is public of how the update was made.
         floors: noise floors of the maps whose gradients were restored, by the module of the first of each group.
         sent: the gradients as they were sent, where some were restored; None where none was.
+        before: the model before training, where `target` is not; None where it is.
         texts: the number of texts of a client that trained locally; None if it is not known.
         load_prior: returns a language model that proposes words, loaded when it is first needed; None for none.
     """
@@ -59,6 +61,7 @@ class ObservedUpdate:
     protocol: Protocol = field(default_factory=Protocol)
     floors: Mapping[str, NoiseFloor] = field(default_factory=dict)
     sent: Mapping[str, Tensor] | None = None
+    before: Target | None = None
     texts: int | None = None
     load_prior: Callable[[], Prior | None] = lambda: None
 
@@ -78,6 +81,18 @@ class ObservedUpdate:
         """The gradients as they were sent, with which a replay of the client is compared."""
         return self.gradient if self.sent is None else self.sent
 
+    @property
+    def untrained(self) -> Target:
+        """The model before training."""
+        return self.target if self.before is None else self.before
+
+    def at_mean_weights(self) -> ObservedUpdate:
+        """Return the update with the model as it was on average while the client trained."""
+        moved = copy_at_mean_weights(self.target, self.gradient, self.protocol)
+        if moved is self.target:
+            return self
+        return replace(self, target=moved, inputs=first_layer_inputs(moved), before=self.target)
+
     def counted(self, texts: int | None) -> ObservedUpdate:
         """Return the update of so many texts: if its client trained for some epochs, as one of that many steps."""
         training = self.protocol.training
@@ -91,12 +106,14 @@ class ObservedUpdate:
     @cached_property
     def restored(self) -> ObservedUpdate:
         """The update with the rounding of a small difference of weights reduced in the maps of the first layers."""
-        if self.sent is not None:
-            return self
+        return self if self.sent is not None else self.restored_beside(None)
+
+    def restored_beside(self, known: KnownPart | None) -> ObservedUpdate:
+        """Return the same of the rest beside a part that is known and was subtracted."""
         contexts = [(layer.attention_output,) for layer in self.target.layers[:RESTORED_LAYERS]]
         hidden = [(self.target.layers[0].feed_forward_in,)] if self.hidden_states else []
         groups = [self.inputs.maps, *hidden, *contexts]
-        found = restore(self.target, self.gradient, self.protocol, groups, self.deadline, self.texts)
+        found = restore(self.untrained, self.gradient, self.protocol, groups, self.deadline, self.texts, known)
         return replace(self, gradient=found.gradient, floors=found.floors, sent=self.gradient)
 
     @cached_property

@@ -207,4 +207,4 @@ def _is_solved(observed: ObservedUpdate, batch: DefendedReading) -> bool:
     if batch.distance > NEARLY or not can_replay(observed.protocol):
         return False
     texts = list(zip(batch.sentences, batch.labels, strict=True))
-    return replay_difference(observed.target, observed.as_sent, texts, observed.protocol) < REPLAYED_WHOLE
+    return replay_difference(observed.untrained, observed.as_sent, texts, observed.protocol) < REPLAYED_WHOLE

@@ -8,20 +8,25 @@ held against what the others leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
 import torch
+from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
-from gradleak.attacks.sieve.rounded.reader import Guesses, RoundedReading, read_rounded
+from gradleak.attacks.sieve.rounded.reader import FAIR, GOOD, Guesses, RoundedReading, read_rounded
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.proof import REPLAYED_WHOLE
 from gradleak.leakage.recompute import batch_gradient
-from gradleak.leakage.replay import can_replay, replay_difference
+from gradleak.leakage.replay import can_replay, nearest_order
+from gradleak.leakage.restoration import KnownPart
 from gradleak.simulation.training import step_batches
+
+SUSPECT = 0.12
+"""Misfit of sentences that are read again without the others before all are found, and first when all are."""
 
 READING, SEARCH = 0.25, 0.5
 """Shares of the time left for completing sentences from the row space, and for searching their words."""
@@ -80,23 +85,33 @@ class Peeling:
         self._starts, self._search = starts, search
         self._known: dict[Sentence, int] = {}
         self._near: dict[Sentence, int] = {}
+        self._misfits: dict[Sentence, float] = {}
+        self._read_alone: set[Sentence] = set()
 
     def run(self) -> RoundedReading:
         """Return the sentences; the last of them are near misses if not all were found."""
         rest, deadline = self._observed, self._observed.deadline
         while not deadline.passed and len(self._known) < self._count:
-            if not self._read(rest, None, thorough=False):
-                guesses = self._guessed(rest)
-                if not self._read(rest, guesses, thorough=False) and not self._read(rest, guesses, thorough=True):
-                    break
+            if not any(self._ways(rest)):
+                break
             rest = self.without(self._known) if len(self._known) < self._count else rest
         if len(self._known) == self._count:
-            self._read_each_again()
+            self._read_each_again(suspect_only=True)
+            if not self._is_replayed():
+                self._read_each_again(suspect_only=False)
         certain = len(self._known)
         found = {**self._known, **self._near} if certain < self._count else self._known
         return RoundedReading(
             list(found)[: self._count], list(found.values())[: self._count], certain, certain == self._count
         )
+
+    def _ways(self, rest: ObservedUpdate) -> Iterator[bool]:
+        """Read what is left in one way after the other, the quickest first, and yield whether something was found."""
+        yield self._read(rest, None, thorough=False)
+        guesses = self._guessed(rest)
+        yield self._read(rest, guesses, thorough=False)
+        yield self._read_each_again(suspect_only=True)
+        yield self._read(rest, guesses, thorough=True)
 
     def _guessed(self, rest: ObservedUpdate) -> Guesses:
         """Return sentences that are near to what is left, and all words that they have."""
@@ -110,44 +125,71 @@ class Peeling:
         timed = replace(rest, deadline=self._observed.deadline.share(READING))
         missing = self._count - len(self._known)
         found = read_rounded(timed, missing, self._longest, self._starts, guesses, thorough=thorough)
-        pairs = list(zip(found.sentences, found.labels, strict=True))[:missing]
-        fresh = {ids: label for ids, label in pairs[: found.certain] if ids not in self._known}
+        certain, near = found.split(missing)
+        fresh = {ids: label for ids, label in certain.items() if ids not in self._known}
         self._known |= fresh
-        self._near = {ids: label for ids, label in pairs[found.certain :] if ids not in self._known}
+        self._near = {ids: label for ids, label in near.items() if ids not in self._known}
+        self._misfits |= dict(zip(found.sentences, found.misfits, strict=True))
         return bool(fresh)
 
-    def _read_each_again(self) -> None:
-        """Read each sentence once more without the others, the longest first, until the client can be replayed."""
-        difference = self._replayed(self._known)
-        for sentence in sorted(self._known, key=len, reverse=True):
-            if difference < REPLAYED_WHOLE or self._observed.deadline.passed:
-                return
-            others = {ids: label for ids, label in self._known.items() if ids != sentence}
-            alone = self.without(others)
-            words = torch.tensor(sorted(set(sentence)))
-            found = read_rounded(alone, 1, self._longest, ALONE_STARTS, Guesses([sentence], words))
-            for ids, label in zip(found.sentences[:1], found.labels[:1], strict=True):
-                other = {**others, ids: label}
-                nearer = self._replayed(other)
-                if len(other) == self._count and nearer < difference:
-                    self._known, difference = other, nearer
-                    self._observed.report([torch.tensor(own) for own in other], difference)
+    def _read_each_again(self, *, suspect_only: bool) -> bool:
+        """Read sentences once more without the others, those that fit worst first, and return whether that helped.
 
-    def _replayed(self, texts: dict[Sentence, int]) -> float:
+        Args:
+            suspect_only: whether those that fit well are left as they are.
+        """
+        changed = False
+        for sentence in sorted(self._known, key=lambda ids: self._misfits[ids], reverse=True):
+            if self._observed.deadline.passed or (suspect_only and self._misfits[sentence] < SUSPECT):
+                break
+            if sentence not in self._read_alone:
+                self._read_alone.add(sentence)
+                changed |= self._exchange(sentence)
+        return changed
+
+    def _exchange(self, sentence: Sentence) -> bool:
+        """Put what is read without the others in the place of a sentence, and return whether that is another."""
+        others = {ids: label for ids, label in self._known.items() if ids != sentence}
+        alone = replace(self.without(others), deadline=self._observed.deadline.share(READING))
+        missing = self._count - len(others)
+        guesses = Guesses([sentence], torch.tensor(sorted(set(sentence))), doubtful=True)
+        fair = GOOD if missing == 1 else FAIR
+        found = read_rounded(alone, missing, self._longest, ALONE_STARTS, guesses, thorough=missing == 1, fair=fair)
+        certain, _ = found.split(missing)
+        self._misfits |= dict(zip(found.sentences, found.misfits, strict=True))
+        if not certain or sentence in certain:
+            return False
+        self._known = others | certain
+        self._read_alone |= certain.keys()
+        return True
+
+    def _is_replayed(self) -> bool:
+        """Order the sentences as the client has them, and return whether its training on them gives the update."""
         observed = self._observed
         if not can_replay(observed.protocol):
-            return torch.inf
-        return replay_difference(observed.target, observed.as_sent, list(texts.items()), observed.protocol)
+            return False
+        deadline = observed.deadline.share(READING)
+        texts = list(self._known.items())
+        least, ordered, _ = nearest_order(observed.untrained, observed.as_sent, texts, observed.protocol, deadline)
+        self._known = {tuple(ids): label for ids, label in ordered}
+        return least < REPLAYED_WHOLE
 
-    def without(self, texts: dict[Sentence, int]) -> ObservedUpdate:
+    def _parts(self, texts: Mapping[Sentence, int]) -> Iterator[Mapping[str, Tensor]]:
+        """Yield the part of each text in the gradient."""
+        for ids, label in texts.items():
+            own = batch_gradient(self._observed.target, [ids], [label], list(self._observed.as_sent))
+            yield {name: tensor / self._count for name, tensor in own.items()}
+
+    def without(self, texts: Mapping[Sentence, int]) -> ObservedUpdate:
         """Return what some sentences leave of the update, restored, as an update of the others."""
         observed = self._observed
-        rest = {name: tensor.double() for name, tensor in observed.as_sent.items()}
-        for ids, label in texts.items():
-            own = batch_gradient(observed.target, [ids], [label], list(rest))
-            rest = {name: tensor - own[name].double() / self._count for name, tensor in rest.items()}
-        gradient = {name: tensor.to(observed.as_sent[name]) for name, tensor in rest.items()}
-        found = replace(observed, gradient=gradient, floors={}, sent=None).restored
+        known = KnownPart(*({name: torch.zeros_like(own) for name, own in observed.as_sent.items()} for _ in range(2)))
+        for own in self._parts(texts):
+            for name, part in own.items():
+                known.gradient[name].add_(part)
+                known.squares[name].addcmul_(part, part)
+        gradient = {name: tensor - known.gradient[name] for name, tensor in observed.as_sent.items()}
+        found = replace(observed, gradient=gradient, floors={}, sent=None).restored_beside(known)
         scale = self._count / (self._count - len(texts))
         scaled = {name: scale * tensor for name, tensor in found.gradient.items()}
         floors = {name: NoiseFloor(scale * floor.rows, floor.columns) for name, floor in found.floors.items()}

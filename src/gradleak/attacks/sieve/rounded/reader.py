@@ -10,9 +10,10 @@ sentences found held fixed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -46,7 +47,7 @@ LEFT = 0.2
 """A word is left if the sentences found explain all but this fraction of its coefficient, or of the median one."""
 
 LIKELY = 0.6
-"""A completed skeleton is weighed if less than this fraction of each context lies outside."""
+"""A completed skeleton is weighed if it is certain, or if less than this fraction of each context lies outside."""
 
 GOOD, FAIR = 0.1, 0.2
 """Misfit of a sentence that is certainly in the batch, and of one that is if no edit improves it. Rounding leaves
@@ -76,12 +77,19 @@ class RoundedReading:
         labels: the class of each.
         certain: how many of them, from the first on, fit the update; the others are guesses at what is missing.
         whole: whether their weights add up to that of a whole batch.
+        misfits: how badly each fits.
     """
 
     sentences: list[Sentence] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     certain: int = 0
     whole: bool = False
+    misfits: list[float] = field(default_factory=list)
+
+    def split(self, most: int) -> tuple[dict[Sentence, int], dict[Sentence, int]]:
+        """Return the first sentences with their classes: those that are certain, and guesses."""
+        pairs = list(zip(self.sentences, self.labels, strict=True))[:most]
+        return dict(pairs[: self.certain]), dict(pairs[self.certain :])
 
 
 @dataclass(frozen=True)
@@ -91,10 +99,12 @@ class Guesses:
     Attributes:
         sentences: near misses, to be edited.
         words: token ids.
+        doubtful: whether sentences are edited though they fit: one with a wrong word may fit as well as others.
     """
 
     sentences: Sequence[Sentence]
     words: Tensor
+    doubtful: bool = False
 
 
 class _Beginnings(NamedTuple):
@@ -117,6 +127,7 @@ def read_rounded(
     guesses: Guesses | None = None,
     *,
     thorough: bool = True,
+    fair: float = FAIR,
 ) -> RoundedReading:
     """Read a batch whose client had dropout switched off from an update with a visible noise floor.
 
@@ -127,8 +138,9 @@ def read_rounded(
         starts: how many skeletons are completed at most in one round.
         guesses: what may be in the batch, from another source.
         thorough: whether to go on where the quick ways find no further sentence.
+        fair: the misfit of sentences that no edit improves.
     """
-    return RoundedReader(observed, longest, starts).run(count, guesses, thorough=thorough)
+    return RoundedReader(observed, longest, starts, fair).run(count, guesses, thorough=thorough)
 
 
 class RoundedReader:
@@ -138,10 +150,11 @@ class RoundedReader:
         observed: the update.
         longest: the greatest number of tokens of a sentence.
         starts: how many skeletons are completed at most in one round.
+        fair: the misfit of sentences that no edit improves.
     """
 
-    def __init__(self, observed: ObservedUpdate, longest: int, starts: int) -> None:
-        self.observed, self.longest, self.starts = observed, longest, starts
+    def __init__(self, observed: ObservedUpdate, longest: int, starts: int, fair: float = FAIR) -> None:
+        self.observed, self.longest, self.starts, self._fair = observed, longest, starts, fair
         self.remainder = Remainder.of(observed)
         self.spaces = SentenceSpaces.of(observed, self.remainder)
         special = torch.tensor([*sum(observed.target.special_tokens, ())], device=observed.words.device)
@@ -170,6 +183,8 @@ class RoundedReader:
             self.words, self._unseen = torch.unique(torch.cat([self.words, guesses.words.to(self.words)])), UNSEEN
             for sentence in guesses.sentences:
                 self._consider(Completed(tuple(sentence), 0.0, certain=False))
+            if guesses.doubtful and self._score.depth:
+                self._settle(self._search.each_alone([self._tensor(sentence) for sentence in guesses.sentences]))
             if not self._weigh() and self._missing(count):
                 self._edit_near_misses(self._missing(count))
         while (missing := self._missing(count)) and any(self._ways(missing, thorough)):
@@ -178,7 +193,8 @@ class RoundedReader:
         certain, missing = self.found, self._number_missing(count)
         self.fit.keep([*certain, *(self._beginnings(missing) if certain else ())])
         labels = [label for label, _ in self.fit.weights.values()]
-        return RoundedReading(self.found, labels, len(certain), bool(certain) and not missing)
+        misfits = [self.fit.misfit(sentence) for sentence in self.found]
+        return RoundedReading(self.found, labels, len(certain), bool(certain) and not missing, misfits)
 
     def _ways(self, missing: int, thorough: bool) -> Iterator[bool]:
         """Search for further sentences in one way after the other, the quickest first, and yield whether there is one.
@@ -189,7 +205,7 @@ class RoundedReader:
         beginnings = list(self._sources())
         for each in beginnings:
             yield self._complete_layouts(each, thorough=False)
-        yield self._edit_near_misses(missing)
+        yield self._edit_near_misses(missing, NEARLY)
         for each in beginnings:
             yield self._polish(each.completion)
         if thorough:
@@ -279,8 +295,8 @@ class RoundedReader:
 
     def _consider(self, completed: Completed) -> bool:
         """Weigh a completed skeleton if it is likely, and return whether it is a sentence that was not known."""
-        sentence = completed.sentence
-        if not sentence or completed.outside > LIKELY or sentence in self._candidates:
+        sentence, likely = completed.sentence, completed.certain or completed.outside < LIKELY
+        if not sentence or not likely or sentence in self._candidates:
             return False
         if completed.certain:
             self._certain.add(sentence)
@@ -289,7 +305,7 @@ class RoundedReader:
 
     def _limit(self, sentence: Sentence) -> float:
         """Return the misfit that a sentence may have: more if no change improves it."""
-        return FAIR if sentence in (self._certain or self._settled) else GOOD
+        return self._fair if sentence in (self._certain or self._settled) else GOOD
 
     @cached_property
     def _pairs(self) -> TokenPairs:
@@ -317,26 +333,32 @@ class RoundedReader:
         end = next(place for place in range(begin, self.longest + 1) if place not in filled)
         return self._pairs.where(left & (self._pairs.positions <= end))
 
-    def _edit_near_misses(self, missing: int) -> bool:
+    def _edit_near_misses(self, missing: int, most_misfit: float = inf) -> bool:
         """Edit the sentences that nearly fit, those that fit held fixed, and return whether that leads to others."""
-        observed = self.observed
-        if observed.deadline.passed or not self._score.depth:
+        if self.observed.deadline.passed or not self._score.depth:
             return False
-        score, starts = self._score, [self._tensor(sentence) for sentence in self._beginnings(missing)]
+        starts = [self._tensor(sentence) for sentence in self._beginnings(missing, most_misfit)]
         if not starts:
             return False
         fixed = [self._tensor(sentence) for sentence in self.found]
-        words = CandidateWords(observed, observed.space.basis, self.words, self._unseen)
-        search = ContextSearch(observed, score, words)
-        for ids in search.each_alone(search.one_beside_others(starts, fixed)):
+        self._settle(self._search.each_alone(self._search.one_beside_others(starts, fixed)))
+        return self._weigh()
+
+    @cached_property
+    def _search(self) -> ContextSearch:
+        words = CandidateWords(self.observed, self.observed.space.basis, self.words, self._unseen)
+        return ContextSearch(self.observed, self._score, words)
+
+    def _settle(self, sentences: Iterable[Tensor]) -> None:
+        """Weigh sentences that no edit improves."""
+        for ids in sentences:
             sentence = tuple(ids.tolist())
             self._candidates[sentence] = self.fit.misfit(sentence)
             self._settled.add(sentence)
-        return self._weigh()
 
-    def _beginnings(self, missing: int) -> list[Sentence]:
+    def _beginnings(self, missing: int, most_misfit: float = inf) -> list[Sentence]:
         """Return sentences that nearly fit, unlike each other and those that fit, and take them off the list."""
-        chosen = self._near(missing)
+        chosen = [sentence for sentence in self._near(missing) if self._candidates[sentence] < most_misfit]
         for sentence in chosen:
             del self._candidates[sentence]
         return chosen
