@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradleak.exchange import FedAvg
-from gradleak.leakage.weight_rounding import sgd_deviation, spacing
+from gradleak.leakage.weight_rounding import UNSEEN, rest_of_gradient, sgd_deviation, spacing
 
 
 def test_spacing_is_the_distance_to_the_next_float32_number() -> None:
@@ -37,4 +37,27 @@ def test_steps_on_the_same_texts_are_rounded_alike(settings: dict[str, int]) -> 
         trained -= training.lr * gradient
     seen = (weight - trained).double() / (10 * training.lr)
     pull = (seen - gradients.double().mean(dim=0)) / sgd_deviation(weight, training, 2)
+    assert 0.8 < float(pull.square().mean().sqrt()) < 1.2
+
+
+def test_the_rest_beside_a_known_part_is_seen_as_well_as_is_said() -> None:
+    """Eight texts in four steps, of which six are known; most steps are smaller than the spacing."""
+    stream = torch.Generator().manual_seed(0)
+    weight = 0.1 * torch.randn(200, 100, generator=stream)
+    size = torch.logspace(-5, -3, 200)[:, None]
+    texts = size * torch.randn(8, 200, 100, generator=stream)
+    training = FedAvg(steps=4, lr=1e-5, batch=2)
+    trained = weight.clone()
+    for step in texts.view(4, 2, 200, 100):
+        trained -= training.lr * step.mean(dim=0)
+    seen = (weight - trained).double() / (4 * training.lr)
+    parts = texts.double() / 8
+    known, truth = parts[:6].sum(dim=0), parts[6:].sum(dim=0)
+    found, deviation = rest_of_gradient(
+        seen - known, (known, parts[:6].square().sum(dim=0)), weight, training, len(texts)
+    )
+    shown = deviation < deviation.max()
+    assert 0.2 < float(shown.double().mean()) < 0.8
+    assert float(deviation.max()) == pytest.approx(UNSEEN * float(found.square().mean().sqrt()))
+    pull = (found - truth)[shown] / deviation[shown]
     assert 0.8 < float(pull.square().mean().sqrt()) < 1.2

@@ -40,7 +40,7 @@ def test_what_known_sentences_leave_is_the_gradient_of_the_others_as_far_as_roun
     update = Client(target, fedavg=FedAvg(steps=3, lr=1e-6, batch=1)).update(TEXTS, LABELS)
     gradient, inputs = as_gradient(target, update), first_layer_inputs(target)
     words = torch.arange(5, len(target.word_embeddings))
-    observed = ObservedUpdate(target, inputs, gradient, words, 16, protocol=update.protocol).restored
+    observed = ObservedUpdate(target, inputs, gradient, words, 16, protocol=update.protocol).counted(3).restored
     texts = list(zip(ids_of(target), LABELS, strict=True))
     rest = Peeling(observed, 3, 16, 1, lambda *_: ()).without(dict(texts[:2]))
     truth = batch_gradient(target, [texts[2][0]], [texts[2][1]], list(gradient))
@@ -48,6 +48,29 @@ def test_what_known_sentences_leave_is_the_gradient_of_the_others_as_far_as_roun
     assert observed.floors
     assert (rest.gradient[name] - truth[name]).norm() < 0.1 * truth[name].norm()
     assert (gradient[name] - truth[name]).norm() > 0.5 * truth[name].norm()
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 4, "batch": 1}, {"epochs": 4, "batch": 3}, {"steps": 12, "batch": 1}])
+def test_texts_that_are_taken_several_times_are_read(settings: dict[str, int]) -> None:
+    target = wider_target()
+    update = Client(target, fedavg=FedAvg(lr=1e-4, **settings)).update(TEXTS, LABELS)  # type: ignore[arg-type]
+    found = gl.attack("sieve", target, update, budget=60)
+    assert sorted(found.texts) == sorted(TEXTS)
+    assert found.verified
+
+
+def test_a_text_with_a_wrong_word_is_read_again_without_the_others() -> None:
+    target = wider_target()
+    update = Client(target, fedavg=FedAvg(steps=3, lr=1e-5, batch=1)).update(TEXTS, LABELS)
+    gradient, words = as_gradient(target, update), torch.arange(5, len(target.word_embeddings))
+    observed = ObservedUpdate(target, first_layer_inputs(target), gradient, words, 16, protocol=update.protocol)
+    first, second, third = ids_of(target)
+    wrong = (*second[:-2], first[2], second[-1])
+    peeling = Peeling(observed.counted(3).at_mean_weights().restored, 3, 16, 1, lambda *_: ())
+    texts = dict(zip((first, wrong, third), LABELS, strict=True))
+    assert peeling.read_again(texts, wrong) == dict(zip((first, third, second), (1, 1, 0), strict=True))
+    right = dict(zip((first, second, third), LABELS, strict=True))
+    assert peeling.read_again(right, second) == right
 
 
 @pytest.mark.slow

@@ -143,13 +143,14 @@ class Peeling:
             if self._observed.deadline.passed or (suspect_only and self._misfits[sentence] < SUSPECT):
                 break
             if sentence not in self._read_alone:
-                self._read_alone.add(sentence)
-                changed |= self._exchange(sentence)
+                before, self._known = self._known, self.read_again(self._known, sentence)
+                self._read_alone |= {sentence, *(self._known.keys() - before.keys())}
+                changed |= self._known != before
         return changed
 
-    def _exchange(self, sentence: Sentence) -> bool:
-        """Put what is read without the others in the place of a sentence, and return whether that is another."""
-        others = {ids: label for ids, label in self._known.items() if ids != sentence}
+    def read_again(self, texts: Mapping[Sentence, int], sentence: Sentence) -> dict[Sentence, int]:
+        """Return texts and their classes with what is read without the others in the place of one of them."""
+        others = {ids: label for ids, label in texts.items() if ids != sentence}
         alone = replace(self.without(others), deadline=self._observed.deadline.share(READING))
         missing = self._count - len(others)
         guesses = Guesses([sentence], torch.tensor(sorted(set(sentence))), doubtful=True)
@@ -157,11 +158,7 @@ class Peeling:
         found = read_rounded(alone, missing, self._longest, ALONE_STARTS, guesses, thorough=missing == 1, fair=fair)
         certain, _ = found.split(missing)
         self._misfits |= dict(zip(found.sentences, found.misfits, strict=True))
-        if not certain or sentence in certain:
-            return False
-        self._known = others | certain
-        self._read_alone |= certain.keys()
-        return True
+        return dict(texts) if not certain or sentence in certain else others | certain
 
     def _is_replayed(self) -> bool:
         """Order the sentences as the client has them, and return whether its training on them gives the update."""
