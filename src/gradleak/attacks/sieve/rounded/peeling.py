@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
-from gradleak.attacks.sieve.rounded.reader import FAIR, GOOD, Guesses, RoundedReading, read_rounded
+from gradleak.attacks.sieve.plain.sentence_search import common_tokens
+from gradleak.attacks.sieve.rounded.reader import ALIKE, FAIR, GOOD, Guesses, RoundedReading, read_rounded
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.proof import REPLAYED_WHOLE
@@ -128,9 +129,12 @@ class Peeling:
         certain, near = found.split(missing)
         fresh = {ids: label for ids, label in certain.items() if ids not in self._known}
         self._known |= fresh
-        self._near = {ids: label for ids, label in near.items() if ids not in self._known}
+        self._near = {ids: label for ids, label in (near or self._near).items() if self._is_unlike_known(ids)}
         self._misfits |= dict(zip(found.sentences, found.misfits, strict=True))
         return bool(fresh)
+
+    def _is_unlike_known(self, sentence: Sentence) -> bool:
+        return all(common_tokens(sentence, other) < ALIKE for other in self._known)
 
     def _read_each_again(self, *, suspect_only: bool) -> bool:
         """Read sentences once more without the others, those that fit worst first, and return whether that helped.
