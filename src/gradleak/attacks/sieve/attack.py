@@ -43,7 +43,7 @@ HIDDEN, SHARE = 2e-3, 0.25
 left is mostly not enough to complete sentences by: that is tried for this share of the time, then words are searched
 as in a defended update."""
 
-PEELING = 0.75
+PEELING = 0.85
 """Sentences of such a difference are read one by one for this share of the time at most; then words are decided by the
 whole update."""
 

@@ -88,12 +88,14 @@ class Peeling:
         self._near: dict[Sentence, int] = {}
         self._misfits: dict[Sentence, float] = {}
         self._read_alone: set[Sentence] = set()
+        self._searched_beside: set[Sentence] | None = None
 
     def run(self) -> RoundedReading:
         """Return the sentences; the last of them are near misses if not all were found."""
         rest, deadline = self._observed, self._observed.deadline
         while not deadline.passed and len(self._known) < self._count:
-            if not any(self._ways(rest)):
+            near = self._near
+            if not any(self._ways(rest)) and self._near == near:
                 break
             rest = self.without(self._known) if len(self._known) < self._count else rest
         if len(self._known) == self._count:
@@ -113,11 +115,16 @@ class Peeling:
         yield self._read(rest, guesses, thorough=False)
         yield self._read_each_again(suspect_only=True)
         yield self._read(rest, guesses, thorough=True)
+        yield self._read_each_again(suspect_only=False)
 
     def _guessed(self, rest: ObservedUpdate) -> Guesses:
         """Return sentences that are near to what is left, and all words that they have."""
-        missing = self._count - len(self._known)
-        near = [tuple(ids) for ids in self._search(replace(rest, deadline=rest.deadline.share(SEARCH)), missing)]
+        near: list[Sentence] = []
+        if self._searched_beside != self._known.keys():  # once is enough
+            self._searched_beside = set(self._known)
+            missing = self._count - len(self._known)
+            in_time = replace(rest, deadline=rest.deadline.share(SEARCH))
+            near = [tuple(ids) for ids in self._search(in_time, missing)]
         words = torch.tensor(sorted({token for ids in (*near, *self._near) for token in ids}))
         return Guesses([*near, *self._near], words)
 
