@@ -125,8 +125,11 @@ class Peeling:
             missing = self._count - len(self._known)
             in_time = replace(rest, deadline=rest.deadline.share(SEARCH))
             near = [tuple(ids) for ids in self._search(in_time, missing)]
-        words = torch.tensor(sorted({token for ids in (*near, *self._near) for token in ids}))
-        return Guesses([*near, *self._near], words)
+        return Guesses([*near, *self._near], self._words_of(*near, *self._near))
+
+    def _words_of(self, *guesses: Sentence) -> Tensor:
+        """Return the words of some guesses, and of the sentences found: frequent words occur in most sentences."""
+        return torch.tensor(sorted({token for ids in (*guesses, *self._known) for token in ids}))
 
     def _read(self, rest: ObservedUpdate, guesses: Guesses | None, *, thorough: bool) -> bool:
         """Read what is left, and return whether a further sentence fits."""
@@ -136,12 +139,17 @@ class Peeling:
         certain, near = found.split(missing)
         fresh = {ids: label for ids, label in certain.items() if ids not in self._known}
         self._known |= fresh
-        self._near = {ids: label for ids, label in (near or self._near).items() if self._is_unlike_known(ids)}
         self._misfits |= dict(zip(found.sentences, found.misfits, strict=True))
+        self._near = self._unlike({**near, **self._near})  # what was read last is nearest
         return bool(fresh)
 
-    def _is_unlike_known(self, sentence: Sentence) -> bool:
-        return all(common_tokens(sentence, other) < ALIKE for other in self._known)
+    def _unlike(self, near: Mapping[Sentence, int]) -> dict[Sentence, int]:
+        """Return the first near misses that are unlike each other and the sentences found: as many as are missing."""
+        chosen: dict[Sentence, int] = {}
+        for sentence in near:
+            if all(common_tokens(sentence, other) < ALIKE for other in (*self._known, *chosen)):
+                chosen[sentence] = near[sentence]
+        return dict(list(chosen.items())[: self._count - len(self._known)])
 
     def _read_each_again(self, *, suspect_only: bool) -> bool:
         """Read sentences once more without the others, those that fit worst first, and return whether that helped.
@@ -164,7 +172,7 @@ class Peeling:
         others = {ids: label for ids, label in texts.items() if ids != sentence}
         alone = replace(self.without(others), deadline=self._observed.deadline.share(READING))
         missing = self._count - len(others)
-        guesses = Guesses([sentence], torch.tensor(sorted(set(sentence))), doubtful=True)
+        guesses = Guesses([sentence], self._words_of(sentence), doubtful=True)
         fair = GOOD if missing == 1 else FAIR
         found = read_rounded(alone, missing, self._longest, ALONE_STARTS, guesses, thorough=missing == 1, fair=fair)
         certain, _ = found.split(missing)
