@@ -69,6 +69,14 @@ def test_a_word_may_fill_most_of_a_sentence() -> None:
     assert ids_of(target, texts) == [tuple(pairs.tokens[row].tolist()) for row in rows if len(row) == 13]
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_nothing_is_laid_out_without_the_tokens_that_frame_a_text(part: int) -> None:
+    target = wider_target()
+    observed, pairs, remainder = observed_pairs(target, "fp32")
+    left = pairs.where(pairs.tokens != target.special_tokens[part][0])
+    assert not lay_out(observed, left, remainder.gradients)
+
+
 def test_subtracted_words_have_no_size_left() -> None:
     target = wider_target()
     observed, pairs, remainder = observed_pairs(target, "fp32")

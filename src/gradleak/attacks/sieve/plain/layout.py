@@ -189,12 +189,14 @@ class _Placement:
         return Layout([row for row in rows if row is not None], frozenset(held))
 
     def _ends(self) -> list[int]:
-        """Return the positions at which a sentence can end."""
+        """Return the positions at which a sentence can end: none if a token that begins or ends all is no candidate."""
+        if any(token not in self._number for token in (*self._before, *self._after)):
+            return []
         positions = range(len(self._before) + len(self._after), self._table.shape[1])
         if not self._after:
             return list(positions)
-        end = self._number.get(self._after[-1])
-        return [] if end is None else [p for p in positions if self._table[end, p] >= 0]
+        end = self._number[self._after[-1]]
+        return [p for p in positions if self._table[end, p] >= 0]
 
     def _row(self, scores: Tensor, end: int) -> Tensor | None:
         """Return a sentence that ends at a position; None if a position has no word."""
