@@ -40,8 +40,9 @@ from gradleak.targets import Target
 
 HIDDEN, SHARE = 2e-3, 0.25
 """A restored difference of weights whose noise floor is above this fraction of the signal hides many tokens. What is
-left is mostly not enough to complete sentences by: that is tried for this share of the time, then words are searched
-as in a defended update."""
+left is mostly not enough to complete sentences by. They are read one by one, and tried to be proven in this share of
+the time left; if their number is unsure, the row space is read for this share, and then words are searched as in a
+defended update."""
 
 PEELING = 0.85
 """Sentences of such a difference are read one by one for this share of the time at most; then words are decided by the
@@ -195,7 +196,7 @@ class Sieve(Attack):
         target, training = observed.target, observed.protocol.training
         if training is None or target.task != "classification" or len(observed.inputs.maps) == 1:
             return None
-        count = number_of_equal_parts(training, (observed.texts,))
+        count = number_of_equal_parts(training, observed.texts)
         if count is None:
             return None
         longest = longest_length(target, observed.gradient) or target.max_length
@@ -245,7 +246,7 @@ class Sieve(Attack):
             return self._plain(observed, longest)
         training, count = observed.protocol.training, known.sequences
         if count is None and training is not None:
-            count = number_of_equal_parts(training, (observed.texts,))
+            count = number_of_equal_parts(training, observed.texts)
         found = read_rounded(observed, count, longest, self.starts)
         reading = _proven(observed, found.sentences, found.labels)
         reading.settled, reading.certain = found.whole, found.certain
@@ -295,7 +296,8 @@ def _number_of_texts(observed: ObservedUpdate, known: Knowledge) -> int | None:
     part = target.layers[-1].attention_output
     if known.sequences is None and part.weight in observed.gradient:
         found = restore(target, observed.gradient, protocol, [[part]], observed.deadline)
-        for floor in found.floors.values():  # it has one row for each sentence
+        floor = found.floors.get(part.module)
+        if floor is not None:  # a classifier uses one vector of each sentence there
             return int((floor.spectrum(part.weight_in(found.gradient)).values > SENTENCE).sum()) or None
     return known.sequences or count_sentences(target, observed.gradient, protocol, observed.deadline)
 

@@ -14,25 +14,25 @@ from wide_targets import LABELS, TEXTS, ids_of, wider_target
 
 
 @pytest.mark.parametrize(
-    ("settings", "counts", "found"),
+    ("settings", "counted", "found"),
     [
-        ({"steps": 4, "batch": 2}, (8,), 8),
-        ({"steps": 4, "batch": 2}, (None, 5), 8),  # five texts would be taken unequally often
-        ({"steps": 4, "batch": 2}, (None, 4), 4),  # twice each
-        ({"steps": 2, "batch": 1}, (3,), 2),  # the third text is never taken
-        ({"epochs": 10, "batch": 4}, (16,), 16),
-        ({"epochs": 10, "batch": 4}, (None,), None),
-        ({"epochs": 1}, (3,), 3),
-        ({"steps": 4, "batch": 2, "momentum": 0.9}, (8,), None),
-        ({"steps": 4, "batch": 2, "clip": 1.0}, (8,), None),
-        ({"steps": 4, "batch": 2, "schedule": "linear"}, (8,), None),
-        ({"steps": 4, "batch": 2, "optimizer": "adamw"}, (8,), None),
+        ({"steps": 4, "batch": 2}, 8, 8),
+        ({"steps": 4, "batch": 2}, 5, 8),  # five texts would be taken unequally often
+        ({"steps": 4, "batch": 2}, 4, 4),  # twice each
+        ({"steps": 2, "batch": 1}, 3, 2),  # the third text is never taken
+        ({"epochs": 10, "batch": 4}, 16, 16),
+        ({"epochs": 10, "batch": 4}, None, None),
+        ({"epochs": 1}, 3, 3),
+        ({"steps": 4, "batch": 2, "momentum": 0.9}, 8, None),
+        ({"steps": 4, "batch": 2, "clip": 1.0}, 8, None),
+        ({"steps": 4, "batch": 2, "schedule": "linear"}, 8, None),
+        ({"steps": 4, "batch": 2, "optimizer": "adamw"}, 8, None),
     ],
 )
 def test_the_number_of_texts_with_equal_parts(
-    settings: dict[str, object], counts: tuple[int | None, ...], found: int | None
+    settings: dict[str, object], counted: int | None, found: int | None
 ) -> None:
-    assert number_of_equal_parts(FedAvg(lr=1e-4, **settings), counts) == found
+    assert number_of_equal_parts(FedAvg(lr=1e-4, **settings), counted) == found
 
 
 def test_what_known_sentences_leave_is_the_gradient_of_the_others_as_far_as_rounding_shows_it() -> None:

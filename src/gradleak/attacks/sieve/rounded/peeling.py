@@ -8,7 +8,7 @@ held against what the others leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -39,13 +39,13 @@ Search = Callable[[ObservedUpdate, int], Sequence[Sequence[int]]]
 """Returns so many sentences that are near to an update."""
 
 
-def number_of_equal_parts(training: FedAvg, counts: Iterable[int | None]) -> int | None:
+def number_of_equal_parts(training: FedAvg, counted: int | None) -> int | None:
     """Return how many texts a client trained on if every one has the same part in the difference of its weights.
 
     Args:
         training: the protocol.
-        counts: what is known or guessed, the most certain first. A count by rank may miss texts, so the number that
-            fills all steps comes last.
+        counted: their number, if it is known or was counted. A count by rank may miss texts, so the number that fills
+            all steps is tried as well.
 
     Returns:
         the first of these numbers with which all parts are equal; None if there is none.
@@ -55,7 +55,7 @@ def number_of_equal_parts(training: FedAvg, counts: Iterable[int | None]) -> int
         return None
     filled = training.steps * training.batch * training.accumulate if training.steps and training.batch else None
     most = filled or inf
-    return next((count for count in (*counts, filled) if count and count <= most and _are_equal(training, count)), None)
+    return next((count for count in (counted, filled) if count and count <= most and _are_equal(training, count)), None)
 
 
 def _are_equal(training: FedAvg, count: int) -> bool:
@@ -95,9 +95,10 @@ class Peeling:
         rest, deadline = self._observed, self._observed.deadline
         while not deadline.passed and len(self._known) < self._count:
             near = self._near
-            if not any(self._ways(rest)) and self._near == near:
+            if any(self._ways(rest)):
+                rest = self.without(self._known) if len(self._known) < self._count else rest
+            elif self._near == near:
                 break
-            rest = self.without(self._known) if len(self._known) < self._count else rest
         if len(self._known) == self._count:
             self._read_each_again(suspect_only=True)
             if not self._is_replayed():
@@ -188,6 +189,7 @@ class Peeling:
         texts = list(self._known.items())
         least, ordered, _ = nearest_order(observed.untrained, observed.as_sent, texts, observed.protocol, deadline)
         self._known = {tuple(ids): label for ids, label in ordered}
+        observed.report([torch.tensor(ids) for ids in self._known], least)
         return least < REPLAYED_WHOLE
 
     def _parts(self, texts: Mapping[Sentence, int]) -> Iterator[Mapping[str, Tensor]]:
