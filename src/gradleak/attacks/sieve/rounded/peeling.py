@@ -17,7 +17,8 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.sentence_search import common_tokens
-from gradleak.attacks.sieve.rounded.reader import ALIKE, FAIR, GOOD, Guesses, RoundedReading, read_rounded
+from gradleak.attacks.sieve.rounded.reader import ALIKE, FAIR, GOOD, read_rounded
+from gradleak.attacks.sieve.rounded.reading import Guesses, RoundedReading
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.proof import REPLAYED_WHOLE

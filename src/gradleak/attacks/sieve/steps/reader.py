@@ -22,7 +22,8 @@ from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.reading import DefendedReading
-from gradleak.attacks.sieve.rounded.reader import Guesses, read_rounded
+from gradleak.attacks.sieve.rounded.reader import read_rounded
+from gradleak.attacks.sieve.rounded.reading import Guesses
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.steps.moments import MomentModel, solutions, solve_step
 from gradleak.exchange import FedAvg, Protocol
