@@ -27,8 +27,9 @@ ProgressCallback = Callable[[Sequence[Tensor], float], None]
 """Called with the sentences so far and their distance from the update."""
 
 
-RESTORED_LAYERS = 4
-"""How many layers' contexts are restored: as many as a sentence is scored by."""
+EVEN, DEEP = (1.0, 1.0, 1.0, 1.0), (0.25, 0.25, 1.0, 1.0, 1.0)
+"""How much the contexts of each layer, from the first on, count in a sentence's score. Steps of Adam show contexts
+roughly, and those of the first layers are much the same for other orders and forms of the words."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class ObservedUpdate:
         sent: the gradients as they were sent, where some were restored; None where none was.
         before: the model before training, where `target` is not; None where it is.
         texts: the number of texts of a client that trained locally; None if it is not known.
+        part_of_steps: whether this is the gradient of one of several steps of Adam, as the others show it.
         load_prior: returns a language model that proposes words, loaded when it is first needed; None for none.
     """
 
@@ -63,6 +65,7 @@ class ObservedUpdate:
     sent: Mapping[str, Tensor] | None = None
     before: Target | None = None
     texts: int | None = None
+    part_of_steps: bool = False
     load_prior: Callable[[], Prior | None] = lambda: None
 
     @property
@@ -70,6 +73,11 @@ class ObservedUpdate:
         """Whether the update is a mean of several steps of Adam, whose entries have lost the size of a gradient's."""
         training = self.protocol.training
         return training is not None and training.optimizer != "sgd" and training.steps != 1
+
+    @property
+    def context_weights(self) -> Sequence[float]:
+        """How much the contexts of each layer, from the first on, count in a sentence's score."""
+        return DEEP if self.as_steps or self.part_of_steps else EVEN
 
     @property
     def map_gradients(self) -> list[Tensor]:
@@ -110,7 +118,7 @@ class ObservedUpdate:
 
     def restored_beside(self, known: KnownPart | None) -> ObservedUpdate:
         """Return the same of the rest beside a part that is known and was subtracted."""
-        contexts = [(layer.attention_output,) for layer in self.target.layers[:RESTORED_LAYERS]]
+        contexts = [(layer.attention_output,) for layer in self.target.layers[: len(self.context_weights)]]
         hidden = [(self.target.layers[0].feed_forward_in,)] if self.hidden_states else []
         groups = [self.inputs.maps, *hidden, *contexts]
         found = restore(self.untrained, self.gradient, self.protocol, groups, self.deadline, self.texts, known)

@@ -13,6 +13,7 @@ from gradleak.attacks.sieve.defended.edits import (
     replaced,
     word_positions,
 )
+from gradleak.attacks.sieve.observed import EVEN
 from gradleak.defenses import parse_defense
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.targets import Target
@@ -35,7 +36,7 @@ def sentences_of(groups: list[torch.Tensor | Replacements]) -> list[torch.Tensor
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_the_first_layer_by_pairs_is_the_first_layer(family: str) -> None:
     target = wider_target(family)
-    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"), EVEN)
     ids = truth_of(target)[2].repeat(3, 1)
     ids[1, 2], ids[2, 3] = ids[0, 3], ids[0, 2]
     torch.testing.assert_close(score.first_layer(ids), score(ids, 1), rtol=1e-4, atol=1e-5)
@@ -46,7 +47,7 @@ def test_the_first_layer_by_pairs_is_the_first_layer(family: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "gpt2", "mpnet"])
 def test_replaced_words_are_scored_as_whole_sentences_are(family: str) -> None:
     target = wider_target(family)
-    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"), EVEN)
     first, _, third = truth_of(target)
     words = torch.arange(5, len(target.word_embeddings))[:9].expand(len(third) + 1, -1)
     places = word_positions(target, third)
@@ -70,7 +71,7 @@ def spanned_by_contexts(target: Target) -> Mapping[str, torch.Tensor]:
 
 def test_a_true_sentence_passes_better_than_its_neighbours_whatever_else_is_in_the_batch() -> None:
     target = wider_target(num_hidden_layers=4)
-    score = ContextScore(target, first_layer_inputs(target), spanned_by_contexts(target))
+    score = ContextScore(target, first_layer_inputs(target), spanned_by_contexts(target), EVEN)
     assert score.depth == 3  # the last layer says little
     words = torch.arange(5, len(target.word_embeddings))
     for truth in truth_of(target):
@@ -80,9 +81,17 @@ def test_a_true_sentence_passes_better_than_its_neighbours_whatever_else_is_in_t
             assert float(score(wrong).max()) < best
 
 
+def test_layers_count_by_their_weights() -> None:
+    target = wider_target(num_hidden_layers=4)
+    inputs, gradient, ids = first_layer_inputs(target), spanned_by_contexts(target), truth_of(target)[0][None]
+    alone = [ContextScore(target, inputs, gradient, (0.0,) * layer + (1.0,))(ids) for layer in range(3)]
+    together = ContextScore(target, inputs, gradient, (0.5, 1.5, 2.0))(ids)
+    torch.testing.assert_close(together, (0.5 * alone[0] + 1.5 * alone[1] + 2.0 * alone[2]) / 4.0)
+
+
 def test_a_sentence_that_is_held_is_not_found_again() -> None:
     target = wider_target()
-    score = ContextScore(target, first_layer_inputs(target), changed(target, "prune:0.5"))
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "prune:0.5"), EVEN)
     first, _, third = truth_of(target)
     beside = score.with_fixed_sequences([first])
     assert float(beside(first[None])) < 0.01
@@ -92,7 +101,7 @@ def test_a_sentence_that_is_held_is_not_found_again() -> None:
 
 def test_likeliest_are_the_best_of_all_the_best_first() -> None:
     target = wider_target()
-    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"))
+    score = ContextScore(target, first_layer_inputs(target), changed(target, "sign"), EVEN)
     words = torch.arange(5, len(target.word_embeddings))
     kinds = neighbours(target, truth_of(target)[0], words.expand(16, -1), 16)
     every = torch.cat([score(kind) for kind in sentences_of(kinds)])
@@ -105,4 +114,4 @@ def test_likeliest_are_the_best_of_all_the_best_first() -> None:
 def test_nothing_stands_out_of_noise() -> None:
     target = wider_target()
     noise = {n: torch.randn(t.shape, generator=torch.Generator().manual_seed(0)) for n, t in target.parameters.items()}
-    assert ContextScore(target, first_layer_inputs(target), noise).depth == 0
+    assert ContextScore(target, first_layer_inputs(target), noise, EVEN).depth == 0

@@ -8,7 +8,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore
 from gradleak.attacks.sieve.defended.context_search import ContextSearch
-from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.observed import EVEN, ObservedUpdate
 from gradleak.federation import Client
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.targets import load_target
@@ -25,7 +25,7 @@ def searched() -> tuple[ContextSearch, list[Tensor]]:
     observed = ObservedUpdate(target, inputs, gradient, words, 16)
     found = torch.unique(torch.cat([ids[1:-1] for ids in texts]))
     candidates = CandidateWords(observed, observed.space.basis, found, missing=0)
-    return ContextSearch(observed, ContextScore(target, inputs, gradient), candidates), texts
+    return ContextSearch(observed, ContextScore(target, inputs, gradient, EVEN), candidates), texts
 
 
 def test_a_double_gives_way_to_the_sentence_that_is_missing() -> None:

@@ -9,7 +9,7 @@ from gradleak.attacks.sieve.defended.batch_distance import batch_distance
 from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore
 from gradleak.attacks.sieve.defended.context_search import ContextSearch
-from gradleak.attacks.sieve.observed import ObservedUpdate
+from gradleak.attacks.sieve.observed import DEEP, EVEN, ObservedUpdate
 from gradleak.attacks.sieve.steps.reader import StepReader
 from gradleak.exchange import Update
 from gradleak.federation import Client, FedAvg
@@ -25,7 +25,7 @@ def searched(target: Target, update: Update) -> ContextSearch:
     inputs = first_layer_inputs(target)
     observed = ObservedUpdate(target, inputs, update.gradient(), words, 12, protocol=update.protocol).restored
     found = CandidateWords(observed, observed.space.basis, words)
-    return ContextSearch(observed, ContextScore(target, inputs, observed.gradient), found)
+    return ContextSearch(observed, ContextScore(target, inputs, observed.gradient, observed.context_weights), found)
 
 
 def reader_of(target: Target, update: Update, texts: list[tuple[int, ...]]) -> StepReader:
@@ -45,6 +45,15 @@ def test_a_step_with_a_wrong_text_is_read_from_the_others() -> None:
     assert reader.run()
     assert [tuple(ids.tolist()) for ids in reader.sentences] == texts
     assert list(reader.batch.labels) == LABELS
+
+
+@pytest.mark.parametrize(
+    ("training", "weights"),
+    [(ADAMW, DEEP), (FedAvg(steps=1, lr=5e-5, optimizer="adamw"), EVEN), (FedAvg(steps=3, lr=0.1, batch=1), EVEN)],
+)
+def test_deep_layers_count_most_where_adam_took_several_steps(training: FedAvg, weights: tuple[float, ...]) -> None:
+    target = wider_target()
+    assert searched(target, Client(target, fedavg=training).update(TEXTS, LABELS)).observed.context_weights == weights
 
 
 def test_a_forged_update_is_not_explained() -> None:

@@ -58,7 +58,7 @@ def read_batch(observed: ObservedUpdate, count: int, decide: Decide | None = Non
     target, words, signal = observed.target, observed.words, observed.restored
     sent = FeasibleSet(signal.map_gradients)
     basis = _signal_basis(sent, observed.deadline)
-    score = ContextScore(target, observed.inputs, signal.gradient)
+    score = ContextScore(target, observed.inputs, signal.gradient, observed.context_weights)
     if basis is None or basis.shape[1] >= observed.inputs.width or not score.depth:
         return None
     ends = torch.tensor(target.special_tokens[1][-1:], device=words.device, dtype=torch.long)
@@ -88,7 +88,7 @@ def refine_with_contexts(
     """
     signal = observed.restored
     basis = _signal_basis(FeasibleSet(signal.map_gradients), observed.deadline)
-    score = ContextScore(observed.target, observed.inputs, signal.gradient)
+    score = ContextScore(observed.target, observed.inputs, signal.gradient, observed.context_weights)
     if basis is None or not score.depth:
         return None
     start = torch.tensor(sentence, device=observed.words.device)
@@ -98,7 +98,8 @@ def refine_with_contexts(
 
 def refine_batch(observed: ObservedUpdate, sentences: Sequence[Sequence[int]]) -> DefendedReading:
     """Decide on the last words of sentences that were read from a row space, by the distance of the whole batch."""
-    score = ContextScore(observed.target, observed.inputs, observed.gradient, observed.spectrum)
+    weights = observed.context_weights
+    score = ContextScore(observed.target, observed.inputs, observed.gradient, weights, observed.spectrum)
     found = torch.tensor(sorted({token for ids in sentences for token in ids}), device=observed.words.device)
     search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, found, missing=FEW_MISSING))
     return decide_by_distance(search, [torch.tensor(ids, device=found.device) for ids in sentences])

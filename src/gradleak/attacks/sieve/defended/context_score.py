@@ -27,9 +27,6 @@ from gradleak.leakage.noise_floor import Spectrum
 from gradleak.targets import Projection, Target
 from gradleak.targets.hooks import captured_inputs
 
-DEPTH = 4
-"""How many layers are used; never the last, of which a classifier uses one token."""
-
 AT_ONCE = 128
 """How many sentences are scored at a time."""
 
@@ -41,6 +38,7 @@ class ContextScore:
         target: the model.
         inputs: the tables of x(t, p).
         gradient: gradients by name.
+        weights: how much each layer counts, from the first on; never the last, of which a classifier uses one token.
         spectrum: tells the signal of a map apart by whitening, as is best unless entries were removed; None for the
             singular values as they are.
     """
@@ -50,11 +48,12 @@ class ContextScore:
         target: Target,
         inputs: LayerInputs,
         gradient: Mapping[str, Tensor],
+        weights: Sequence[float],
         spectrum: Callable[[Sequence[Projection]], Spectrum] | None = None,
     ) -> None:
         self.target, self.inputs = target, inputs
         self._spaces: dict[str, ContextSpace] = {}  # by module
-        for layer in target.layers[: max(1, min(DEPTH, len(target.layers) - 1))]:
+        for layer in target.layers[: max(1, min(len(weights), len(target.layers) - 1))]:
             part = layer.attention_output
             if part.weight not in gradient:
                 break
@@ -62,6 +61,7 @@ class ContextScore:
             if directions is None:
                 break
             self._spaces[part.module] = ContextSpace.of(directions.to(target.word_embeddings))
+        self._weights = torch.tensor(weights).to(target.word_embeddings)
         self._table = PairTable(target, inputs)
 
     @property
@@ -83,10 +83,11 @@ class ContextScore:
     def __call__(self, ids: Tensor, layers: int | None = None) -> Tensor:
         """Return the mean score over the first layers, all by default: `[sentences, tokens]` gives `[sentences]`."""
         paths = list(self._spaces)[:layers]
+        weights = self._weights[: len(paths)] / self._weights[: len(paths)].sum()
         scores = []
         for part in torch.split(ids, AT_ONCE):
             contexts = captured_inputs(self.target, part, paths)
-            scores.append(torch.stack([self._spaces[path].captured(contexts[path]) for path in paths]).mean(dim=0))
+            scores.append(weights @ torch.stack([self._spaces[path].captured(contexts[path]) for path in paths]))
         return torch.cat(scores)
 
     def first_layer(self, group: Tensor | Replacements) -> Tensor:
@@ -131,12 +132,12 @@ def best_by_context(
 ) -> tuple[list[Tensor], Tensor]:
     """Return the sentences with the largest scores, the best first, and their scores; none if the deadline has passed.
 
-    All are scored by the first layer, the best of each length by two, and the best of those by all.
+    All are scored by the first layer, the best of each length by half of the layers, and the best of those by all.
 
     Args:
         score: the score.
         groups: sentences, each group of one length.
-        breadth: how many of each length remain after the first layer, how many of all after two, and in the end.
+        breadth: how many of each length remain after the first layer, how many of all after half, and in the end.
         deadline: when to give up.
     """
     deadline = deadline or Deadline()
@@ -151,7 +152,7 @@ def best_by_context(
     for parts in by_length.values():
         sentences, scores = (torch.cat(each) for each in zip(*parts, strict=True))
         kept.append(sentences[scores.topk(min(breadth[0], len(scores))).indices])
-    for layers, count in ((2, breadth[1]), (score.depth, breadth[2])):
+    for layers, count in (((score.depth + 1) // 2, breadth[1]), (score.depth, breadth[2])):
         if deadline.passed:
             return [], torch.empty(0)
         scores = torch.cat([score(group, layers) for group in kept])

@@ -15,7 +15,7 @@ from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.observed import ObservedUpdate
 
 BREADTH = (16, 12, 4)
-"""How many sentences of each length remain after one layer, how many of all after two, and in the end."""
+"""How many sentences of each length remain after one layer, how many of all after half of them, and in the end."""
 
 COMPARED = (128, 64, 40)
 """The same where the distance of the whole batch decides."""

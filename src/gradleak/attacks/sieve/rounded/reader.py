@@ -195,7 +195,8 @@ class RoundedReader:
     @cached_property
     def _score(self) -> ContextScore:
         observed = self.observed
-        return ContextScore(observed.target, observed.inputs, observed.gradient, observed.spectrum)
+        weights = observed.context_weights
+        return ContextScore(observed.target, observed.inputs, observed.gradient, weights, observed.spectrum)
 
     def _sources(self) -> Iterator[_Beginnings]:
         """Yield where sentences begin: of the words that are left, then of all."""

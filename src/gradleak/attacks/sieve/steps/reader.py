@@ -38,8 +38,9 @@ EFFORTS = ((0.01, False), (0.003, False), (0.003, True))
 """How well the steps are known as a function of one gradient, the first while other steps may be wrong, and whether
 texts are sought thoroughly."""
 
-LAYERS = 2
-"""How many layers' contexts are solved for: what they show is nearly exact once the other steps are."""
+LAYERS = 3
+"""How many layers' contexts are solved for: what they show is nearly exact once the other steps are. Until then the
+last of them tells right sentences from others."""
 
 ROUNDS = 4
 """How often each step is read again at most."""
@@ -59,6 +60,7 @@ def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> Defen
     """Decide on sentences that were read from all steps at once."""
     observed = search.observed
     distance = batch_distance(observed)
+    sentences = search.each_alone(sentences)  # a step is read the better, the more of the others is right
     reader = StepReader.of(search, distance.labelled([ids.tolist() for ids in sentences]))
     if reader is None:
         return decide_by_distance(search, search.without_doubles(sentences))
@@ -206,6 +208,7 @@ class StepReader:
             sent=found,
             floors=floors,
             protocol=Protocol(),
+            part_of_steps=True,
             progress=None,
         )
 
