@@ -10,7 +10,7 @@ from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore
 from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.observed import DEEP, EVEN, ObservedUpdate
-from gradleak.attacks.sieve.steps.reader import StepReader
+from gradleak.attacks.sieve.steps.reader import EFFORTS, StepReader
 from gradleak.exchange import Update
 from gradleak.federation import Client, FedAvg
 from gradleak.leakage.layer_inputs import first_layer_inputs
@@ -42,7 +42,7 @@ def test_a_step_with_a_wrong_text_is_read_from_the_others() -> None:
     guess = list(texts)
     guess[1] = (*texts[1][:1], *reversed(texts[1][1:-1]), texts[1][-1])
     reader = reader_of(target, update, guess)
-    assert reader.run()
+    assert reader.run(*EFFORTS[0])
     assert [tuple(ids.tolist()) for ids in reader.sentences] == texts
     assert list(reader.batch.labels) == LABELS
 
@@ -61,7 +61,7 @@ def test_a_forged_update_is_not_explained() -> None:
     update = Client(target, fedavg=ADAMW).update(TEXTS, LABELS)
     name = target.layers[1].value.weight
     forged = update.with_tensors({**update.tensors, name: update.tensors[name].flip(0)})
-    assert not reader_of(target, forged, ids_of(target)).run()
+    assert not reader_of(target, forged, ids_of(target)).run(*EFFORTS[0])
 
 
 @pytest.mark.parametrize(

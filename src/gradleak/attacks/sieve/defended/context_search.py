@@ -57,6 +57,7 @@ class ContextSearch:
         self, observed: ObservedUpdate, score: ContextScore, words: CandidateWords, *, resize: bool = True
     ) -> None:
         self.observed, self.score, self.words, self._resize = observed, score, words, resize
+        self._best_alone: set[tuple[int, ...]] = set()
 
     def one_beside_others(self, sentences: Sequence[Tensor], fixed: Sequence[Tensor] = ()) -> list[Tensor]:
         """Climb from each sentence, the best first, with those found before it, and others that are certain, fixed."""
@@ -75,9 +76,13 @@ class ContextSearch:
         for number in range(len(sentences)):
             if self.observed.deadline.passed:
                 break
+            if tuple(sentences[number].tolist()) in self._best_alone:
+                continue
             better = self._climbed(self.score, sentences, number, patience=PATIENCE)
             if not any(torch.equal(better, other) for other in sentences):
                 sentences[number] = better
+            if not self.observed.deadline.passed:
+                self._best_alone.add(tuple(sentences[number].tolist()))
         return sentences
 
     def without_doubles(self, sentences: Sequence[Tensor]) -> list[Tensor]:

@@ -64,11 +64,12 @@ def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> Defen
     reader = StepReader.of(search, distance.labelled([ids.tolist() for ids in sentences]))
     if reader is None:
         return decide_by_distance(search, search.without_doubles(sentences))
-    if not reader.run() and not observed.deadline.passed:
+    for effort in EFFORTS:
+        if reader.run(*effort) or observed.deadline.passed:
+            return reader.batch
         reader.take(distance.labelled([ids.tolist() for ids in search.without_doubles(reader.sentences)]))
-        if not reader.run() and not observed.deadline.passed:
-            reader.take(decide_by_scores(search, reader.sentences))
-            reader.run()
+    reader.take(decide_by_scores(search, reader.sentences))
+    reader.run(*EFFORTS[-1])
     return reader.batch
 
 
@@ -125,17 +126,21 @@ class StepReader:
             self.batch, self._difference = batch, difference
             self._observed.report(self.sentences, difference)
 
-    def run(self) -> bool:
-        """Read all steps until no text changes, and return whether the client, replayed, sends this very update."""
-        for tolerance, thorough in EFFORTS:
-            for _ in range(ROUNDS):
-                before = self._difference
-                for step in range(len(self._rows)):  # a wrong step spoils later ones more than those before it
-                    if self._ended:
-                        break
-                    self._improve(step, tolerance, thorough)
-                if self._ended or self._difference == before:
+    def run(self, tolerance: float, thorough: bool) -> bool:
+        """Read all steps until no text changes, and return whether the client, replayed, sends this very update.
+
+        Args:
+            tolerance: how well the steps are known as a function of one gradient.
+            thorough: whether texts are sought where the quick ways find none.
+        """
+        for _ in range(ROUNDS):
+            before = self._difference
+            for step in range(len(self._rows)):  # a wrong step spoils later ones more than those before it
+                if self._ended:
                     break
+                self._improve(step, tolerance, thorough)
+            if self._ended or self._difference == before:
+                break
         return self._difference < REPLAYED_WHOLE
 
     @property
