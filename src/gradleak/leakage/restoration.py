@@ -91,10 +91,10 @@ def restore(
     for group in whole:
         if deadline is not None and deadline.passed:
             break
-        matrix = _stacked(group, gradient).double()
-        weight = _stacked(group, target.parameters).detach()
+        matrix = stacked(group, gradient).double()
+        weight = stacked(group, target.parameters).detach()
         if known is not None and texts is not None:
-            parts = _stacked(group, known.gradient), _stacked(group, known.squares)
+            parts = stacked(group, known.gradient), stacked(group, known.squares)
             matrix, deviation = rest_of_gradient(matrix, parts, weight, training, texts)
         elif training.optimizer == "sgd":
             deviation = sgd_deviation(weight, training, texts)
@@ -104,7 +104,7 @@ def restore(
             continue
         fit = fit_low_rank(matrix, deviation, deadline)
         floors[group[0].module] = fit.floor
-        found |= _unstacked(group, fit.matrix, found)
+        found |= unstacked(group, fit.matrix, found)
     return Restoration(found, floors)
 
 
@@ -117,16 +117,16 @@ def _with_usual_columns(
     found = dict(gradient)
     for group in groups:
         sizes = inputs[group[0].module].flatten(0, 1).square().mean(dim=0).sqrt()
-        found |= _unstacked(group, _stacked(group, gradient) * sizes, found)
+        found |= unstacked(group, stacked(group, gradient) * sizes, found)
     return found
 
 
-def _stacked(group: Sequence[Projection], tensors: Mapping[str, Tensor]) -> Tensor:
+def stacked(group: Sequence[Projection], tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the matrices of maps with the same inputs, one above the other."""
     return torch.cat([part.weight_in(tensors) for part in group])
 
 
-def _unstacked(group: Sequence[Projection], matrix: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unstacked(group: Sequence[Projection], matrix: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of maps with the same inputs, with other matrices in them."""
     found = {part.weight: tensors[part.weight].clone() for part in group}
     sizes = [len(part.weight_in(tensors)) for part in group]

@@ -35,6 +35,42 @@ FLAT = 1e-3
 """The least slope of the function, per usual size: where it is flat it tells nothing."""
 
 
+def mean_decay(training: FedAvg, total: int, weight: Tensor) -> Tensor:
+    """Return what decoupled weight decay adds to the mean of so many steps, in units of the learning rate."""
+    rate = sum(training.rate_factor(step, total) for step in range(total)) / total
+    return rate * training.weight_decay * weight.detach()
+
+
+def unknown_part(
+    training: FedAvg, known: Sequence[Tensor], variances: Sequence[Tensor], shares: Sequence[float], steps: Tensor
+) -> Tensor:
+    """Return what parts of gradients that are not known add to the mean step of Adam, in the size of a gradient.
+
+    With the roots of the second moments taken at their expected squares, a mean step is linear in the gradients: what
+    the known parts contribute is subtracted, and the rest divided by the mean weight of the unknown parts.
+
+    Args:
+        training: the protocol, with adam or adamw.
+        known: the known part of each step's gradient, as it enters the moments.
+        variances: of the entries of each step's unknown part.
+        shares: the fraction of each step's texts that is unknown; not all are 0.
+        steps: the observed mean steps.
+    """
+    first = second = contributed = weight = torch.zeros_like(steps)
+    total, left = len(known), [torch.zeros_like(steps) for _ in known]
+    for step, (own, variance) in enumerate(zip(known, variances, strict=True)):
+        first = training.beta1 * first + (1 - training.beta1) * own
+        second = training.beta2 * second + (1 - training.beta2) * (own.square() + variance)
+        root = (second / (1 - training.beta2 ** (step + 1))).sqrt() + training.eps
+        factor = training.rate_factor(step, total) / total / (1 - training.beta1 ** (step + 1))
+        contributed = contributed + factor * first / root
+        for earlier in range(step + 1):
+            left[earlier] += factor * (1 - training.beta1) * training.beta1 ** (step - earlier) / root
+    for share, own in zip(shares, left, strict=True):
+        weight = weight + share / sum(shares) * own
+    return (steps - contributed) / weight
+
+
 @dataclass(frozen=True)
 class MomentModel:
     """The mean step of Adam as a function of the gradient of one of the steps, entry by entry.

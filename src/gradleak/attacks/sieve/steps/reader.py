@@ -25,12 +25,14 @@ from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.attacks.sieve.rounded.reader import read_rounded
 from gradleak.attacks.sieve.rounded.reading import Guesses
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
-from gradleak.attacks.sieve.steps.moments import MomentModel, solutions, solve_step
+from gradleak.attacks.sieve.steps.moments import MomentModel, mean_decay, solutions, solve_step
+from gradleak.attacks.sieve.steps.peeling import likely_right, read_rest
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.proof import REPLAYED_WHOLE
 from gradleak.leakage.replay import Text, can_replay, replay_difference, replayed_steps
+from gradleak.leakage.restoration import stacked
 from gradleak.simulation.training import step_batches
 from gradleak.targets import Projection, Target
 
@@ -65,7 +67,9 @@ def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> Defen
     if reader is None:
         return decide_by_distance(search, search.without_doubles(sentences))
     for effort in EFFORTS:
-        if reader.run(*effort) or observed.deadline.passed:
+        while not reader.run(*effort) and reader.peel():
+            effort = EFFORTS[0]
+        if reader.ended:
             return reader.batch
         reader.take(distance.labelled([ids.tolist() for ids in search.without_doubles(reader.sentences)]))
     reader.take(decide_by_scores(search, reader.sentences))
@@ -84,7 +88,7 @@ class StepReader:
     """
 
     def __init__(self, search: ContextSearch, batch: DefendedReading, training: FedAvg, rows: list[list[int]]) -> None:
-        self._observed, self._training, self._rows = search.observed, training, rows
+        self._search, self._observed, self._training, self.rows = search, search.observed, training, rows
         self.batch, observed = batch, search.observed
         target = observed.target
         contexts = [(layer.attention_output,) for layer in target.layers[:LAYERS]]
@@ -96,6 +100,7 @@ class StepReader:
         head = [target.classifier_weight, target.classifier_bias]
         self._head = [name for name in head if name in observed.gradient]
         self._words = torch.cat([search.words.found, *map(torch.tensor, batch.sentences)])
+        self._distance = batch_distance(observed)
         self._difference = self._replayed(batch)
 
     @classmethod
@@ -124,7 +129,21 @@ class StepReader:
         difference = self._replayed(batch)
         if difference < self._difference:
             self.batch, self._difference = batch, difference
+            self._words = torch.unique(torch.cat([self._words, *map(torch.tensor, batch.sentences)]))
             self._observed.report(self.sentences, difference)
+
+    def peel(self) -> bool:
+        """Read wrong texts from what the right ones leave, and return whether the update is explained better.
+
+        Which are right is not known: other assumptions are tried until one leads to better texts.
+        """
+        before = self._difference
+        for known in likely_right(self._search.score, self.sentences):
+            if self.ended or self._difference < before:
+                break
+            found = read_rest(self._search, self._training, self._texts(self.batch), self.rows, known)
+            self.take(self._distance.labelled(found))
+        return self._difference < before
 
     def run(self, tolerance: float, thorough: bool) -> bool:
         """Read all steps until no text changes, and return whether the client, replayed, sends this very update.
@@ -135,16 +154,17 @@ class StepReader:
         """
         for _ in range(ROUNDS):
             before = self._difference
-            for step in range(len(self._rows)):  # a wrong step spoils later ones more than those before it
-                if self._ended:
+            for step in range(len(self.rows)):  # a wrong step spoils later ones more than those before it
+                if self.ended:
                     break
                 self._improve(step, tolerance, thorough)
-            if self._ended or self._difference == before:
+            if self.ended or self._difference == before:
                 break
         return self._difference < REPLAYED_WHOLE
 
     @property
-    def _ended(self) -> bool:
+    def ended(self) -> bool:
+        """Whether the update is explained, or the time is up."""
         return self._difference < REPLAYED_WHOLE or self._observed.deadline.passed
 
     def _improve(self, step: int, tolerance: float, thorough: bool) -> None:
@@ -152,10 +172,10 @@ class StepReader:
         if self._fits(step, tolerance):
             return
         texts, labels = self._read(step, tolerance, thorough)
-        if len(texts) != len(self._rows[step]):
+        if len(texts) != len(self.rows[step]):
             return
         sentences, classes = list(self.batch.sentences), list(self.batch.labels)
-        for row, ids, label in zip(self._rows[step], texts, labels, strict=True):
+        for row, ids, label in zip(self.rows[step], texts, labels, strict=True):
             sentences[row], classes[row] = list(ids), label
         if sentences != self.batch.sentences or classes != self.batch.labels:
             self.take(DefendedReading(sentences, classes, self.batch.distance))
@@ -164,7 +184,7 @@ class StepReader:
         """Return whether all texts of a step fit its gradient in the first layer's contexts."""
         contexts = [group for group in self._groups if group[0] == self._observed.target.layers[0].attention_output]
         fit = WeightFit(self._alone(step, tolerance, contexts), Remainder({}, {}, {}))
-        return all(fit.misfit(tuple(self.batch.sentences[row])) < FITS for row in self._rows[step])
+        return all(fit.misfit(tuple(self.batch.sentences[row])) < FITS for row in self.rows[step])
 
     def _replayed(self, batch: DefendedReading) -> float:
         observed = self._observed
@@ -176,8 +196,8 @@ class StepReader:
     def _read(self, step: int, tolerance: float, thorough: bool) -> tuple[list[tuple[int, ...]], list[int]]:
         """Return the texts and classes of one step."""
         alone = self._alone(step, tolerance, self._groups)
-        count = len(self._rows[step])
-        guesses = [tuple(self.batch.sentences[row]) for row in self._rows[step]]
+        count = len(self.rows[step])
+        guesses = [tuple(self.batch.sentences[row]) for row in self.rows[step]]
         found = read_rounded(alone, count, alone.longest, STARTS, Guesses(guesses, self._words), thorough=thorough)
         texts = found.sentences[:count]
         return texts, labels_from_classifier(alone.target, alone.gradient, texts) or found.labels[:count]
@@ -189,13 +209,15 @@ class StepReader:
         names = list(observed.gradient), wanted
         replay = replayed_steps(observed.target, self._texts(self.batch), names, observed.protocol, step)
         gradients = replay.gradients
-        most = MORE_TOKENS * sum(len(self.batch.sentences[row]) for row in self._rows[step]) + SPARE_TOKENS
+        most = MORE_TOKENS * sum(len(self.batch.sentences[row]) for row in self.rows[step]) + SPARE_TOKENS
         found = {name: torch.zeros_like(observed.gradient[name]) for name in wanted}
         floors: dict[str, NoiseFloor] = {}
         for group in groups:
-            parts = [_stacked(group, each) for each in gradients]
+            parts = [stacked(group, each) for each in gradients]
             model = MomentModel.of(self._training, parts, step)
-            steps = _stacked(group, observed.as_sent) - self._decay(_stacked(group, observed.target.parameters))
+            steps = stacked(group, observed.as_sent) - mean_decay(
+                self._training, len(self.rows), stacked(group, observed.target.parameters)
+            )
             fit = solve_step(model, steps, _usual_size(parts, step), tolerance, most, observed.deadline)
             floors[group[0].module] = fit.floor
             sizes = [len(part.weight_in(observed.gradient)) for part in group]
@@ -204,7 +226,9 @@ class StepReader:
         for name in self._head:
             model = MomentModel.of(self._training, [each[name] for each in gradients], step)
             size = torch.stack([each[name] for each in gradients]).square().mean(dim=0).sqrt().clamp(min=1e-12)
-            steps = observed.as_sent[name] - self._decay(observed.target.parameters[name])
+            steps = observed.as_sent[name] - mean_decay(
+                self._training, len(self.rows), observed.target.parameters[name]
+            )
             found[name] = solutions(model, steps, size, tolerance)[0]
         return replace(
             observed,
@@ -225,16 +249,6 @@ class StepReader:
             for name, weight in weights.items():
                 moved.parameters[name].copy_(weight)
         return moved
-
-    def _decay(self, weight: Tensor) -> Tensor:
-        """Return what weight decay adds to the mean step, in units of the learning rate."""
-        training, total = self._training, len(self._rows)
-        rate = sum(training.rate_factor(step, total) for step in range(total)) / total
-        return rate * training.weight_decay * weight.detach()
-
-
-def _stacked(group: Sequence[Projection], tensors: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([part.weight_in(tensors) for part in group])
 
 
 def _usual_size(gradients: Sequence[Tensor], step: int) -> Tensor:
