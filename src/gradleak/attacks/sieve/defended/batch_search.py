@@ -77,13 +77,14 @@ def read_batch(observed: ObservedUpdate, count: int, decide: Decide | None = Non
 
 
 def refine_with_contexts(
-    observed: ObservedUpdate, sentence: Sequence[int], *, resize: bool = True
+    observed: ObservedUpdate, sentence: Sequence[int], decide: Decide | None = None, *, resize: bool = True
 ) -> DefendedReading | None:
-    """Improve the reading of an update of one sentence; None if there is no signal.
+    """Improve the reading of one sentence of an update; None if there is no signal.
 
     Args:
         observed: the update.
         sentence: the sentence so far.
+        decide: decides on what the contexts show of it; `decide_by_distance`, of an update of it alone, if left out.
         resize: whether its length may change.
     """
     signal = observed.restored
@@ -93,7 +94,7 @@ def refine_with_contexts(
         return None
     start = torch.tensor(sentence, device=observed.words.device)
     search = ContextSearch(observed, score, CandidateWords(observed, basis, start), resize=resize)
-    return decide_by_distance(search, search.each_alone([start]))
+    return (decide or decide_by_distance)(search, search.each_alone([start]))
 
 
 def refine_batch(observed: ObservedUpdate, sentences: Sequence[Sequence[int]]) -> DefendedReading:

@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.defended.batch_search import read_batch
+from gradleak.attacks.sieve.defended.batch_search import decide_by_contexts, read_batch, refine_with_contexts
 from gradleak.attacks.sieve.defended.context_score import ContextScore
 from gradleak.attacks.sieve.defended.context_search import DOUBLE, ContextSearch
 from gradleak.attacks.sieve.observed import ObservedUpdate
@@ -40,17 +40,17 @@ def likely_right(score: ContextScore, sentences: Sequence[Tensor]) -> Iterator[l
         score: the score of a sentence by itself.
         sentences: some right, some wrong.
     """
-    scores, better, values = score.each(sentences), list[Tensor](), dict[int, float]()
-    for number in scores.argsort(descending=True).tolist():
-        alone = float(scores[number])
-        own = float(score.with_fixed_sequences(better)(sentences[number][None]))
-        doubled = own < DOUBLE * alone
-        values[number] = own if doubled else alone
-        better += [] if doubled else [sentences[number]]
-    order = sorted(values, key=values.__getitem__, reverse=True)
-    gaps = [values[one] - values[other] for one, other in pairwise(order)]
-    for last in sorted(range(len(gaps)), key=gaps.__getitem__, reverse=True)[:ASSUMPTIONS]:
-        yield order[: last + 1]
+    scores, order = score.each(sentences).tolist(), list[int]()
+    for number in sorted(range(len(scores)), key=scores.__getitem__, reverse=True):
+        better = score.with_fixed_sequences([sentences[other] for other in order])
+        if float(better(sentences[number][None])) > DOUBLE * scores[number]:
+            order.append(number)
+    gaps = [scores[one] - scores[other] for one, other in pairwise(order)]
+    counts = [place + 1 for place in sorted(range(len(gaps)), key=gaps.__getitem__, reverse=True)]
+    if len(order) < len(sentences):  # those made of others are wrong
+        counts.insert(1, len(order))
+    for count in counts[:ASSUMPTIONS]:
+        yield order[:count]
 
 
 def read_rest(
@@ -83,6 +83,29 @@ def read_rest(
     for number, ids in zip(missing, fresh, strict=False):
         old[number] = ids
     return old
+
+
+def read_again(
+    observed: ObservedUpdate,
+    training: FedAvg,
+    texts: Sequence[Text],
+    rows: Sequence[Sequence[int]],
+    known: Collection[int],
+    number: int,
+) -> list[int]:
+    """Return a sentence that is nearly right, edited by what others leave of the steps.
+
+    Args:
+        observed: the update.
+        training: the protocol, of several steps of Adam.
+        texts: all texts with their classes, in the client's order.
+        rows: the texts of each step, as numbers.
+        known: the numbers of the texts that are taken for right.
+        number: that of the sentence.
+    """
+    rest = rest_of_steps(observed, training, texts, rows, [other for other in known if other != number])
+    read = refine_with_contexts(rest, texts[number][0], decide_by_contexts)
+    return list(texts[number][0]) if read is None else read.sentences[0]
 
 
 def rest_of_steps(

@@ -26,7 +26,7 @@ from gradleak.attacks.sieve.rounded.reader import read_rounded
 from gradleak.attacks.sieve.rounded.reading import Guesses
 from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.attacks.sieve.steps.moments import MomentModel, mean_decay, solutions, solve_step
-from gradleak.attacks.sieve.steps.peeling import likely_right, read_rest
+from gradleak.attacks.sieve.steps.peeling import likely_right, read_again, read_rest
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.noise_floor import NoiseFloor
@@ -47,12 +47,18 @@ last of them tells right sentences from others."""
 ROUNDS = 4
 """How often each step is read again at most."""
 
+BETTER = 0.99
+"""Steps are read again if the replay's difference from the update fell below this fraction of what it was."""
+
 MORE_TOKENS, SPARE_TOKENS = 2, 24
 """The greatest rank of a step's gradient: so many times the tokens read of it so far, and some. Others that are not
 quite right leave traces in it."""
 
 FITS = 0.1
 """A text with a misfit below this is right, or will be read again when the other steps are."""
+
+READ_AGAIN = 3
+"""How many of the texts that are taken for right, those that fit worst, are read again beside the others."""
 
 STARTS = 60
 """Skeletons that are completed at most where a step is read."""
@@ -141,12 +147,22 @@ class StepReader:
         for known in likely_right(self._search.score, self.sentences):
             if self.ended or self._difference < before:
                 break
+            for number in known[:0:-1][:READ_AGAIN]:
+                self._read_again(known, number)
             found = read_rest(self._search, self._training, self._texts(self.batch), self.rows, known)
             self.take(self._distance.labelled(found))
         return self._difference < before
 
+    def _read_again(self, known: Sequence[int], number: int) -> None:
+        """Edit a text that may be nearly right beside right ones, and keep it if it explains the update better."""
+        texts = self._texts(self.batch)
+        ids = read_again(self._observed, self._training, texts, self.rows, known, number)
+        if ids != self.batch.sentences[number] and not self.ended:
+            sentences = [*self.batch.sentences[:number], ids, *self.batch.sentences[number + 1 :]]
+            self.take(DefendedReading(sentences, self.batch.labels, self.batch.distance))
+
     def run(self, tolerance: float, thorough: bool) -> bool:
-        """Read all steps until no text changes, and return whether the client, replayed, sends this very update.
+        """Read all steps until that helps no more, and return whether the client, replayed, sends this very update.
 
         Args:
             tolerance: how well the steps are known as a function of one gradient.
@@ -158,7 +174,7 @@ class StepReader:
                 if self.ended:
                     break
                 self._improve(step, tolerance, thorough)
-            if self.ended or self._difference == before:
+            if self.ended or self._difference > BETTER * before:
                 break
         return self._difference < REPLAYED_WHOLE
 
