@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.steps.moments import MomentModel, solutions, solve_step
+from gradleak.attacks.sieve.steps.moments import MomentModel, mean_decay, solutions, solve_step, unknown_part
 from gradleak.exchange import Deadline, FedAvg
 
 STEPS, RANK = 4, 3
@@ -64,3 +64,25 @@ def test_values_that_the_model_never_takes_are_known_roughly() -> None:
     found, deviation = solutions(model, torch.full((48, 32), 9.0), size, 1e-3)
     assert bool(torch.isfinite(found).all())
     assert bool((deviation >= size).all())
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("number", [0, 2])
+def test_an_unknown_gradient_of_the_usual_size_is_left_by_the_known_ones(schedule: str, number: int) -> None:
+    training = FedAvg(steps=STEPS, lr=5e-5, optimizer="adamw", schedule=schedule)
+    grads = [own.double() for own in gradients()]
+    size = torch.rand(48, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 1e-3
+    grads[number] = size * grads[number].sign()
+    known = [torch.zeros_like(own) if step == number else own for step, own in enumerate(grads)]
+    variances = [size.square() if step == number else torch.zeros_like(size) for step in range(STEPS)]
+    shares = [float(step == number) for step in range(STEPS)]
+    torch.testing.assert_close(
+        unknown_part(training, known, variances, shares, trained(training, grads)), grads[number]
+    )
+
+
+def test_decay_is_the_mean_over_the_steps() -> None:
+    training = FedAvg(steps=STEPS, lr=5e-5, optimizer="adamw", schedule="linear", weight_decay=0.1)
+    weight = torch.tensor([1.0, -2.0])
+    rates = [training.rate_factor(step, STEPS) for step in range(STEPS)]
+    torch.testing.assert_close(mean_decay(training, STEPS, weight), 0.1 * sum(rates) / STEPS * weight)
