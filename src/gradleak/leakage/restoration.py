@@ -80,11 +80,7 @@ def restore(
     training = protocol.training
     if training is None:
         return Restoration(gradient, {})
-    whole = [
-        list(group)
-        for group in groups
-        if all(part.weight in gradient and isinstance(part.rows, slice) for part in group)
-    ]
+    whole = complete_groups(groups, gradient)
     if training.optimizer != "sgd" and are_steps(gradient):
         return Restoration(_with_usual_columns(target, gradient, whole), {})
     found, floors = dict(gradient), {}
@@ -119,6 +115,15 @@ def _with_usual_columns(
         sizes = inputs[group[0].module].flatten(0, 1).square().mean(dim=0).sqrt()
         found |= unstacked(group, stacked(group, gradient) * sizes, found)
     return found
+
+
+def complete_groups(
+    groups: Iterable[Sequence[Projection]], gradient: Mapping[str, Tensor]
+) -> list[Sequence[Projection]]:
+    """Return the groups of maps that were sent whole, each a block of rows."""
+    return [
+        group for group in groups if all(part.weight in gradient and isinstance(part.rows, slice) for part in group)
+    ]
 
 
 def stacked(group: Sequence[Projection], tensors: Mapping[str, Tensor]) -> Tensor:

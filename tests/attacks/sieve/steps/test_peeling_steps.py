@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from gradleak.attacks.sieve.defended.candidate_words import CandidateWords
 from gradleak.attacks.sieve.defended.context_score import ContextScore
-from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.observed import DEEP, ObservedUpdate
 from gradleak.attacks.sieve.steps.peeling import likely_right, read_again, read_rest, rest_of_steps
 from gradleak.exchange import Update
@@ -96,13 +94,8 @@ def test_texts_are_read_from_what_right_ones_leave() -> None:
     target = wider_target()
     update, texts = Client(target, fedavg=ADAMW).update(TEXTS, LABELS), texts_of(target)
     observed = observed_of(target, update)
-    search = ContextSearch(
-        observed,
-        ContextScore(target, observed.inputs, observed.gradient, observed.context_weights),
-        CandidateWords(observed, observed.space.basis, observed.words),
-    )
     wrong = [texts[0], texts[1], ((*texts[2][0][:1], *texts[0][0][1:]), texts[2][1])]
-    found = read_rest(search, ADAMW, wrong, ROWS, [0, 1])
+    found = read_rest(observed, ADAMW, wrong, ROWS, [0, 1])
     assert found[:2] == [list(texts[0][0]), list(texts[1][0])]
     assert len({*found[2]} & {*texts[2][0]}) >= len({*texts[2][0]}) - 2 > len({*wrong[2][0]} & {*texts[2][0]})
 
@@ -134,10 +127,6 @@ def test_texts_that_right_ones_hide_are_read_to_the_word_on_a_real_model() -> No
     labels = [0, 1, 1, 1, 0, 1]
     observed = observed_of(target, Client(target, fedavg=training).update(sentences, labels))
     texts = list(zip(ids_of(target, sentences), labels, strict=True))
-    assert observed.space.basis.shape[1] < observed.inputs.width
-    score = ContextScore(target, observed.inputs, observed.gradient, observed.context_weights)
-    words = torch.tensor(sorted({token for ids, _ in texts for token in ids}))
-    search = ContextSearch(observed, score, CandidateWords(observed, observed.space.basis, words))
     wrong = [*texts[:4], (texts[0][0], 0), (texts[1][0], 1)]
-    found = read_rest(search, training, wrong, [[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3])
+    found = read_rest(observed, training, wrong, [[0, 1], [2, 3], [4, 5]], [0, 1, 2, 3])
     assert {tuple(ids) for ids in found} == {ids for ids, _ in texts}

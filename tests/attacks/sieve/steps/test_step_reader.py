@@ -30,7 +30,8 @@ def searched(target: Target, update: Update) -> ContextSearch:
 
 def reader_of(target: Target, update: Update, texts: list[tuple[int, ...]]) -> StepReader:
     search = searched(target, update)
-    reader = StepReader.of(search, batch_distance(search.observed).labelled([list(ids) for ids in texts]))
+    distance = batch_distance(search.observed)
+    reader = StepReader.of(search, distance, distance.labelled([list(ids) for ids in texts]))
     assert reader is not None
     return reader
 
@@ -75,5 +76,5 @@ def test_a_forged_update_is_not_explained() -> None:
 def test_steps_that_share_texts_or_decay_are_left_to_others(training: FedAvg) -> None:
     target = wider_target()
     search = searched(target, Client(target, fedavg=training).update(TEXTS, LABELS))
-    batch = batch_distance(search.observed).labelled([list(ids) for ids in ids_of(target)])
-    assert StepReader.of(search, batch) is None
+    distance = batch_distance(search.observed)
+    assert StepReader.of(search, distance, distance.labelled([list(ids) for ids in ids_of(target)])) is None

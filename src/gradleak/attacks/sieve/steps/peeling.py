@@ -24,8 +24,7 @@ from gradleak.attacks.sieve.steps.moments import mean_decay, unknown_part
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.recompute import batch_gradient
 from gradleak.leakage.replay import Text, replayed_steps
-from gradleak.leakage.restoration import stacked, unstacked
-from gradleak.targets import Projection
+from gradleak.leakage.restoration import complete_groups, stacked, unstacked
 
 ASSUMPTIONS = 3
 """How many assumptions on which texts are right are tried at most."""
@@ -54,7 +53,7 @@ def likely_right(score: ContextScore, sentences: Sequence[Tensor]) -> Iterator[l
 
 
 def read_rest(
-    search: ContextSearch,
+    observed: ObservedUpdate,
     training: FedAvg,
     texts: Sequence[Text],
     rows: Sequence[Sequence[int]],
@@ -63,14 +62,14 @@ def read_rest(
     """Return sentences of which the known ones are kept and the others read anew.
 
     Args:
-        search: holds the update.
+        observed: the update.
         training: the protocol, of several steps of Adam.
         texts: all texts with their classes, in the client's order.
         rows: the texts of each step, as numbers.
         known: the numbers of the texts that are taken for right.
     """
-    rest = rest_of_steps(search.observed, training, texts, rows, known)
-    fixed = [torch.tensor(texts[number][0], device=search.observed.words.device) for number in known]
+    rest = rest_of_steps(observed, training, texts, rows, known)
+    fixed = [torch.tensor(texts[number][0], device=observed.words.device) for number in known]
 
     def decide(found: ContextSearch, sentences: Sequence[Tensor]) -> DefendedReading:
         alone = found.each_alone(found.one_beside_others(sentences, fixed))
@@ -126,11 +125,7 @@ def rest_of_steps(
     """
     target = observed.target
     contexts = [(layer.attention_output,) for layer in target.layers[: len(observed.context_weights)]]
-    groups: list[Sequence[Projection]] = [
-        group
-        for group in (observed.inputs.maps, *contexts)
-        if all(part.weight in observed.gradient and isinstance(part.rows, slice) for part in group)
-    ]
+    groups = complete_groups((observed.inputs.maps, *contexts), observed.gradient)
     names = list(dict.fromkeys(part.weight for group in groups for part in group))
     replay = replayed_steps(target, texts, (list(observed.gradient), names), observed.protocol, 0)
     parts: list[dict[str, Tensor]] = []

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.defended.batch_distance import batch_distance
+from gradleak.attacks.sieve.defended.batch_distance import BatchDistance, batch_distance
 from gradleak.attacks.sieve.defended.batch_search import decide_by_distance, decide_by_scores
 from gradleak.attacks.sieve.defended.context_search import ContextSearch
 from gradleak.attacks.sieve.observed import ObservedUpdate
@@ -32,7 +32,7 @@ from gradleak.leakage.labels import labels_from_classifier
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.proof import REPLAYED_WHOLE
 from gradleak.leakage.replay import Text, can_replay, replay_difference, replayed_steps
-from gradleak.leakage.restoration import stacked
+from gradleak.leakage.restoration import complete_groups, stacked, unstacked
 from gradleak.simulation.training import step_batches
 from gradleak.targets import Projection, Target
 
@@ -69,7 +69,7 @@ def decide_by_steps(search: ContextSearch, sentences: Sequence[Tensor]) -> Defen
     observed = search.observed
     distance = batch_distance(observed)
     sentences = search.each_alone(sentences)  # a step is read the better, the more of the others is right
-    reader = StepReader.of(search, distance.labelled([ids.tolist() for ids in sentences]))
+    reader = StepReader.of(search, distance, distance.labelled([ids.tolist() for ids in sentences]))
     if reader is None:
         return decide_by_distance(search, search.without_doubles(sentences))
     for effort in EFFORTS:
@@ -88,29 +88,33 @@ class StepReader:
 
     Args:
         search: holds the update, of several steps of Adam, and words that may occur.
+        distance: finds the classes and the order of texts.
         batch: what was read so far, in the client's order.
         training: the protocol.
         rows: the texts of each step, as numbers of the batch; no text is in two steps.
     """
 
-    def __init__(self, search: ContextSearch, batch: DefendedReading, training: FedAvg, rows: list[list[int]]) -> None:
-        self._search, self._observed, self._training, self.rows = search, search.observed, training, rows
+    def __init__(
+        self,
+        search: ContextSearch,
+        distance: BatchDistance,
+        batch: DefendedReading,
+        training: FedAvg,
+        rows: list[list[int]],
+    ) -> None:
+        self._search, self._observed, self._training, self._rows = search, search.observed, training, rows
         self.batch, observed = batch, search.observed
         target = observed.target
         contexts = [(layer.attention_output,) for layer in target.layers[:LAYERS]]
-        self._groups: list[Sequence[Projection]] = [
-            group
-            for group in (observed.inputs.maps, *contexts)
-            if all(part.weight in observed.gradient and isinstance(part.rows, slice) for part in group)
-        ]
+        self._groups = complete_groups((observed.inputs.maps, *contexts), observed.gradient)
         head = [target.classifier_weight, target.classifier_bias]
         self._head = [name for name in head if name in observed.gradient]
         self._words = torch.cat([search.words.found, *map(torch.tensor, batch.sentences)])
-        self._distance = batch_distance(observed)
+        self._distance = distance
         self._difference = self._replayed(batch)
 
     @classmethod
-    def of(cls, search: ContextSearch, batch: DefendedReading) -> StepReader | None:
+    def of(cls, search: ContextSearch, distance: BatchDistance, batch: DefendedReading) -> StepReader | None:
         """Return a reader; None if the client cannot be replayed, or a text is in several steps."""
         protocol = search.observed.protocol
         training, count = protocol.training, len(batch.sentences)
@@ -123,7 +127,7 @@ class StepReader:
         rows = [[row for micro in batches for row in micro.tolist()] for batches in steps]
         if sorted(row for step in rows for row in step) != list(range(count)):
             return None
-        return cls(search, batch, training, rows)
+        return cls(search, distance, batch, training, rows)
 
     @property
     def sentences(self) -> list[Tensor]:
@@ -149,14 +153,14 @@ class StepReader:
                 break
             for number in known[:0:-1][:READ_AGAIN]:
                 self._read_again(known, number)
-            found = read_rest(self._search, self._training, self._texts(self.batch), self.rows, known)
+            found = read_rest(self._observed, self._training, self._texts(self.batch), self._rows, known)
             self.take(self._distance.labelled(found))
         return self._difference < before
 
     def _read_again(self, known: Sequence[int], number: int) -> None:
         """Edit a text that may be nearly right beside right ones, and keep it if it explains the update better."""
         texts = self._texts(self.batch)
-        ids = read_again(self._observed, self._training, texts, self.rows, known, number)
+        ids = read_again(self._observed, self._training, texts, self._rows, known, number)
         if ids != self.batch.sentences[number] and not self.ended:
             sentences = [*self.batch.sentences[:number], ids, *self.batch.sentences[number + 1 :]]
             self.take(DefendedReading(sentences, self.batch.labels, self.batch.distance))
@@ -170,7 +174,7 @@ class StepReader:
         """
         for _ in range(ROUNDS):
             before = self._difference
-            for step in range(len(self.rows)):  # a wrong step spoils later ones more than those before it
+            for step in range(len(self._rows)):  # a wrong step spoils later ones more than those before it
                 if self.ended:
                     break
                 self._improve(step, tolerance, thorough)
@@ -188,10 +192,10 @@ class StepReader:
         if self._fits(step, tolerance):
             return
         texts, labels = self._read(step, tolerance, thorough)
-        if len(texts) != len(self.rows[step]):
+        if len(texts) != len(self._rows[step]):
             return
         sentences, classes = list(self.batch.sentences), list(self.batch.labels)
-        for row, ids, label in zip(self.rows[step], texts, labels, strict=True):
+        for row, ids, label in zip(self._rows[step], texts, labels, strict=True):
             sentences[row], classes[row] = list(ids), label
         if sentences != self.batch.sentences or classes != self.batch.labels:
             self.take(DefendedReading(sentences, classes, self.batch.distance))
@@ -200,7 +204,7 @@ class StepReader:
         """Return whether all texts of a step fit its gradient in the first layer's contexts."""
         contexts = [group for group in self._groups if group[0] == self._observed.target.layers[0].attention_output]
         fit = WeightFit(self._alone(step, tolerance, contexts), Remainder({}, {}, {}))
-        return all(fit.misfit(tuple(self.batch.sentences[row])) < FITS for row in self.rows[step])
+        return all(fit.misfit(tuple(self.batch.sentences[row])) < FITS for row in self._rows[step])
 
     def _replayed(self, batch: DefendedReading) -> float:
         observed = self._observed
@@ -212,8 +216,8 @@ class StepReader:
     def _read(self, step: int, tolerance: float, thorough: bool) -> tuple[list[tuple[int, ...]], list[int]]:
         """Return the texts and classes of one step."""
         alone = self._alone(step, tolerance, self._groups)
-        count = len(self.rows[step])
-        guesses = [tuple(self.batch.sentences[row]) for row in self.rows[step]]
+        count = len(self._rows[step])
+        guesses = [tuple(self.batch.sentences[row]) for row in self._rows[step]]
         found = read_rounded(alone, count, alone.longest, STARTS, Guesses(guesses, self._words), thorough=thorough)
         texts = found.sentences[:count]
         return texts, labels_from_classifier(alone.target, alone.gradient, texts) or found.labels[:count]
@@ -225,25 +229,23 @@ class StepReader:
         names = list(observed.gradient), wanted
         replay = replayed_steps(observed.target, self._texts(self.batch), names, observed.protocol, step)
         gradients = replay.gradients
-        most = MORE_TOKENS * sum(len(self.batch.sentences[row]) for row in self.rows[step]) + SPARE_TOKENS
+        most = MORE_TOKENS * sum(len(self.batch.sentences[row]) for row in self._rows[step]) + SPARE_TOKENS
         found = {name: torch.zeros_like(observed.gradient[name]) for name in wanted}
         floors: dict[str, NoiseFloor] = {}
         for group in groups:
             parts = [stacked(group, each) for each in gradients]
             model = MomentModel.of(self._training, parts, step)
             steps = stacked(group, observed.as_sent) - mean_decay(
-                self._training, len(self.rows), stacked(group, observed.target.parameters)
+                self._training, len(self._rows), stacked(group, observed.target.parameters)
             )
             fit = solve_step(model, steps, _usual_size(parts, step), tolerance, most, observed.deadline)
             floors[group[0].module] = fit.floor
-            sizes = [len(part.weight_in(observed.gradient)) for part in group]
-            for part, own in zip(group, torch.split(fit.matrix, sizes), strict=True):
-                part.weight_in(found).copy_(own)
+            found |= unstacked(group, fit.matrix, found)
         for name in self._head:
             model = MomentModel.of(self._training, [each[name] for each in gradients], step)
             size = torch.stack([each[name] for each in gradients]).square().mean(dim=0).sqrt().clamp(min=1e-12)
             steps = observed.as_sent[name] - mean_decay(
-                self._training, len(self.rows), observed.target.parameters[name]
+                self._training, len(self._rows), observed.target.parameters[name]
             )
             found[name] = solutions(model, steps, size, tolerance)[0]
         return replace(
