@@ -22,6 +22,11 @@ ROUNDED = 1.5
 """Of a rounded row space correct masks leave this many times its error outside at most; those of words that resemble
 one of the batch twice the error and more."""
 
+UNEVEN, WRONG = 8.0, 0.01
+"""Few tokens leave rounding that is larger in some rows: correct masks leave twice the error and more. So this many
+times the error is accepted below the second fraction; a mask of a wrong word leaves three times that fraction or
+more."""
+
 STEPS = 80
 """Iterations of the solver in each round."""
 
@@ -57,7 +62,7 @@ class DecodedMasks:
 
 def mask_tolerance(space: Subspace) -> float:
     """Return the fraction of ‖x ⊙ m‖ that a correct mask may leave outside, given the rounding of a row space."""
-    return max(ACCEPTED, ROUNDED * space.error)
+    return max(ACCEPTED, ROUNDED * space.error, min(UNEVEN * space.error, WRONG))
 
 
 def decode_masks(vectors: Tensor, space: Subspace, *, rounds: int = 1, erased: Tensor | None = None) -> DecodedMasks:

@@ -13,9 +13,11 @@ from gradleak.attacks.sieve.dropout.row_search import RowSearch
 from gradleak.attacks.sieve.dropout.rows import InputRows
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.exchange import Progress
+from gradleak.federation import Client
 from gradleak.leakage.dropout import dropout_is_off
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.row_space import row_space
+from gradleak.targets import load_target
 from wide_targets import ids_of, sent, wider_target
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "big", "red", "dog", "ran"]
@@ -31,6 +33,15 @@ def test_a_crowded_batch_is_read_exactly_and_only_by_taking_sentences_out(monkey
     assert result.verified
     monkeypatch.setattr(reader, "without_sentences", lambda *_: (None, []))
     assert not Sieve()(target, update).verified
+
+
+@pytest.mark.parametrize("text", ["I wonder who Bill saw and liked Mary.", "The unidentified victim was struck."])
+def test_rounding_that_is_larger_in_some_rows_of_a_short_sentence_hides_none_of_them(text: str) -> None:
+    tiny = load_target("tiny")
+    update = Client(tiny, dropout=True, send="bf16").update([text], [0])
+    result = Sieve()(tiny, update)
+    assert result.verified
+    assert list(map(list, result.token_ids)) == tiny.encode([text]).ids.tolist()
 
 
 def test_a_clock_can_end_the_search_for_rows() -> None:
