@@ -104,6 +104,19 @@ def restore(
     return Restoration(found, floors)
 
 
+def restored_values(
+    target: Target,
+    gradient: Mapping[str, Tensor],
+    protocol: Protocol,
+    part: Projection,
+    deadline: Deadline | None = None,
+) -> Tensor | None:
+    """Return the singular values of one map's gradient, restored, in units of its noise; None if little was rounded."""
+    found = restore(target, gradient, protocol, [[part]], deadline)
+    floor = found.floors.get(part.module)
+    return None if floor is None else floor.spectrum(part.weight_in(found.gradient)).values
+
+
 def _with_usual_columns(
     target: Target, gradient: Mapping[str, Tensor], groups: Sequence[Sequence[Projection]]
 ) -> dict[str, Tensor]:

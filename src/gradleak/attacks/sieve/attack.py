@@ -31,7 +31,7 @@ from gradleak.leakage.lengths import longest_length
 from gradleak.leakage.perturbation import MAPS_PRUNED, is_rounded, looks_pruned
 from gradleak.leakage.proof import Proof, prove_by_whole_gradient
 from gradleak.leakage.replay import can_replay
-from gradleak.leakage.restoration import restore
+from gradleak.leakage.restoration import restored_values
 from gradleak.leakage.row_space import CLEAN
 from gradleak.leakage.tokens import possible_words
 from gradleak.priors import Prior, load_prior
@@ -295,10 +295,9 @@ def _number_of_texts(observed: ObservedUpdate, known: Knowledge) -> int | None:
         return None
     part = target.layers[-1].attention_output
     if known.sequences is None and part.weight in observed.gradient:
-        found = restore(target, observed.gradient, protocol, [[part]], observed.deadline)
-        floor = found.floors.get(part.module)
-        if floor is not None:  # a classifier uses one vector of each sentence there
-            return int((floor.spectrum(part.weight_in(found.gradient)).values > SENTENCE).sum()) or None
+        values = restored_values(target, observed.gradient, protocol, part, observed.deadline)
+        if values is not None:  # a classifier uses one vector of each sentence there
+            return int((values > SENTENCE).sum()) or None
     return known.sequences or count_sentences(target, observed.gradient, protocol, observed.deadline)
 
 

