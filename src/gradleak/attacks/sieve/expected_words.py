@@ -19,6 +19,9 @@ FOLLOWING = 5
 ExpectedWords = Callable[[Sequence[int]], list[list[int]]]
 """Takes words; returns those expected most in place of the first, of the second, and so on, and after the last."""
 
+Continuations = Callable[[tuple[int, ...]], Tensor]
+"""Returns the log-probability of every token after the first n words of a sentence `[n, vocabulary]`, n from 0 on."""
+
 
 def expected_words(observed: ObservedUpdate, prior: Prior | None) -> ExpectedWords:
     """Return a function that gives the words expected most at each position of a sentence, and after its last.
@@ -41,8 +44,8 @@ def expected_words(observed: ObservedUpdate, prior: Prior | None) -> ExpectedWor
     return expected
 
 
-def continuations(target: Target, prior: Prior | None) -> Callable[[tuple[int, ...]], Tensor] | None:
-    """Return a function that gives log-probabilities of what follows the first n words `[n, vocabulary]`, n from 0 on.
+def continuations(target: Target, prior: Prior | None) -> Continuations | None:
+    """Return what a language model expects after each word of a sentence.
 
     Args:
         target: the model.

@@ -12,6 +12,7 @@ from itertools import combinations
 
 from torch import Tensor
 
+from gradleak.attacks.sieve.expected_words import Continuations
 from gradleak.attacks.sieve.noise.drafts import Draft
 
 COMPARED = 32
@@ -22,9 +23,6 @@ WordPair = tuple[Words, Words]
 
 PairValues = Callable[[tuple[int, int], Sequence[WordPair]], Tensor]
 """Takes the numbers of two sentences and words for both; returns the values of the batch with these."""
-
-Continuations = Callable[[Words], Tensor]
-"""Returns the log-probability of every token after the first n words of a sentence `[n, vocabulary]`, n from 0 on."""
 
 
 def crossings(pair: WordPair, longest: int) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 The last gain of a change predicts its next: changes with the largest expected gain are evaluated first, and the others
 not at all while one of these still helps. The prediction is rough, since words depend on each other: an expected loss
 shrinks with every step. A change that was never evaluated is expected to bring what its word brought elsewhere; one
-with a word never tried comes first.
+with a word never tried comes first. Where no such change helps, runs of words are moved (`runs.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import START, Change, Draft, possible_changes
+from gradleak.attacks.sieve.noise.runs import Rearrange
 from gradleak.exchange import Deadline
 
 AT_ONCE = 128
@@ -52,12 +53,21 @@ class LazyClimb:
         longest: the greatest number of words.
         resize: whether the number of words may change.
         deadline: when to stop.
+        rearrange: proposes other orders of the words where no change of a word helps; nothing if None.
     """
 
     def __init__(
-        self, score: DraftScore, suggest: Suggest, longest: int, *, resize: bool, deadline: Deadline | None = None
+        self,
+        score: DraftScore,
+        suggest: Suggest,
+        longest: int,
+        *,
+        resize: bool,
+        deadline: Deadline | None = None,
+        rearrange: Rearrange | None = None,
     ) -> None:
         self.deadline = deadline or Deadline()
+        self._rearrange = rearrange or (lambda _: ())
         self._score, self._suggest, self.longest, self._resize = score, suggest, longest, resize
         self._word_gains: dict[int, float] = {}  # the last gain of each word
         self._change_gains: dict[Change, tuple[float, int]] = {}  # the last gain of each change, and its step
@@ -89,7 +99,9 @@ class LazyClimb:
         end = self.tried + most
 
         def step(current: Draft, best: tuple[Draft, float]) -> tuple[Draft, float] | None:
-            return None if self.tried >= end or self.deadline.passed else self._step(current, best[1])
+            if self.tried >= end or self.deadline.passed:
+                return None
+            return self._step(current, best[1]) or self._rearranged(current, best[1])
 
         return hill_climb((draft, value), step)
 
@@ -116,6 +128,12 @@ class LazyClimb:
             if max(gains) > LEAST_GAIN:
                 return self._combined(draft, value, tried, list(zip(values, drafts, strict=True)))
         return None
+
+    def _rearranged(self, draft: Draft, value: float) -> tuple[Draft, float] | None:
+        """Return the best draft with the same words in another order; None if none is better."""
+        drafts = [] if self.deadline.passed else self._rearrange(draft)
+        best = max(zip(self._values(drafts), drafts, strict=True), key=lambda pair: pair[0], default=(value, draft))
+        return (best[1], best[0]) if best[0] > value + LEAST_GAIN else None
 
     def _changes(self, draft: Draft) -> list[Change]:
         """Return the changes of a draft, the most promising first."""

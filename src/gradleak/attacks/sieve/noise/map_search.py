@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.sieve.expected_words import expected_words
+from gradleak.attacks.sieve.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import Draft
-from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
+from gradleak.attacks.sieve.noise.lazy_climb import DraftScore, LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
 from gradleak.attacks.sieve.noise.proposals import alike, insertions, replacements
+from gradleak.attacks.sieve.noise.runs import runs_moved
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
+from gradleak.exchange import Deadline
 from gradleak.leakage.perturbation import noise_deviation
 from gradleak.optimisation.descent import Descent, descend
 from gradleak.optimisation.guess import Guess, random_guess
@@ -102,9 +105,9 @@ class MapSearch:
         dropout, deadline = bool(likelihood.dropout.masks), observed.deadline
         self._most = TRIED_FIRST if dropout else TRIED
         self._climb_until = deadline.sooner(TIME_FIRST * deadline.left) if dropout and deadline.limited else deadline
-        self.climb = LazyClimb(
-            self._values, expected_words(observed, prior), longest, resize=length is None, deadline=self._climb_until
-        )
+        expected = continuations(self.target, prior)
+        self._rearrange = partial(runs_moved, continuations=expected, end=after[0] if after else -1)
+        self.climb = self._new_climb(self._values, longest, self._climb_until)
 
     def run(self, start: Sequence[int] | None) -> list[int]:
         """Climb from a start, and propose new words whenever no change improves the sentence."""
@@ -130,13 +133,7 @@ class MapSearch:
         """Climb by the posterior from a sentence that explains nearly all of the update."""
         before, after = map(len, self._frame)
         draft = Draft.of(sentence[before : len(sentence) - after])
-        climb = LazyClimb(
-            self._posterior,
-            expected_words(self.observed, self.prior),
-            self.climb.longest,
-            resize=self.length is None,
-            deadline=self.observed.deadline,
-        )
+        climb = self._new_climb(self._posterior, self.climb.longest, self.observed.deadline)
         for _ in range(ROUNDS):
             if self.observed.deadline.passed:
                 break
@@ -147,6 +144,16 @@ class MapSearch:
                 break
             draft = better
         return self._framed(draft.tokens)
+
+    def _new_climb(self, score: DraftScore, longest: int, deadline: Deadline) -> LazyClimb:
+        return LazyClimb(
+            score,
+            expected_words(self.observed, self.prior),
+            longest,
+            resize=self.length is None,
+            deadline=deadline,
+            rearrange=self._rearrange,
+        )
 
     def _posterior(self, drafts: Sequence[Draft]) -> Tensor:
         return self.likelihood.posterior([self._framed(draft.tokens) for draft in drafts], self.prior)

@@ -4,6 +4,9 @@ Float32 weights hide many entries of a small step of SGD, and low rank restores 
 are (`leakage/restoration.py`). The gradients of sentences that fit are known to all digits: without them the rest has
 fewer tokens, the same rounding, and shows words that the whole did not. When all sentences are found, each in turn is
 held against what the others leave.
+
+The row space shows few words of long sentences, and near misses are taken for right where it does. What all others
+leave is an update of one sentence: sentences that fit it far worse than most are searched there by the whole gradient.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import torch
 from torch import Tensor
 
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
+from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.plain.sentence_search import common_tokens
 from gradleak.attacks.sieve.rounded.reader import ALIKE, FAIR, GOOD, read_rounded
 from gradleak.attacks.sieve.rounded.reading import Guesses, RoundedReading
+from gradleak.attacks.sieve.rounded.weight_fit import WeightFit
 from gradleak.exchange import FedAvg, Protocol
 from gradleak.leakage.noise_floor import NoiseFloor
 from gradleak.leakage.proof import REPLAYED_WHOLE
@@ -32,6 +37,9 @@ SUSPECT = 0.12
 
 READING, SEARCH = 0.25, 0.5
 """Shares of the time left for completing sentences from the row space, and for searching their words."""
+
+DOUBTFUL = 2.5
+"""A sentence that fits what the others leave worse than the median one by this factor may be a near miss."""
 
 ALONE_STARTS = 60
 """Skeletons that are completed at most where one sentence is read by itself."""
@@ -89,6 +97,7 @@ class Peeling:
         self._near: dict[Sentence, int] = {}
         self._misfits: dict[Sentence, float] = {}
         self._read_alone: set[Sentence] = set()
+        self._searched_alone: set[tuple[Sentence, frozenset[Sentence]]] = set()
         self._searched_beside: set[Sentence] | None = None
 
     def run(self) -> RoundedReading:
@@ -102,8 +111,8 @@ class Peeling:
                 break
         if len(self._known) == self._count:
             self._read_each_again(suspect_only=True)
-            if not self._is_replayed():
-                self._read_each_again(suspect_only=False)
+            if not self._is_replayed() and not self._read_each_again(suspect_only=False):
+                self._search_each_alone()
         certain = len(self._known)
         found = {**self._known, **self._near} if certain < self._count else self._known
         return RoundedReading(
@@ -118,6 +127,7 @@ class Peeling:
         yield self._read_each_again(suspect_only=True)
         yield self._read(rest, guesses, thorough=True)
         yield self._read_each_again(suspect_only=False)
+        yield self._search_each_alone()
 
     def _guessed(self, rest: ObservedUpdate) -> Guesses:
         """Return sentences that are near to what is left, and all words that they have."""
@@ -180,6 +190,45 @@ class Peeling:
         certain, _ = found.split(missing)
         self._misfits |= dict(zip(found.sentences, found.misfits, strict=True))
         return dict(texts) if not certain or sentence in certain else others | certain
+
+    def _search_each_alone(self) -> bool:
+        """Search sentences that may be near misses in what all others leave, and return whether that found better ones.
+
+        The nearest are searched first, since each that is found makes the others clearer.
+        """
+        texts = {**self._known, **self._near}
+        if len(texts) < self._count:
+            return False
+        misfits = {
+            ids: self._fit_alone(texts, ids)[1].misfit(ids) for ids in texts if not self._observed.deadline.passed
+        }
+        most = DOUBTFUL * sorted(misfits.values())[len(misfits) // 2] if misfits else inf
+        changed = False
+        for sentence in sorted(misfits, key=misfits.__getitem__):
+            beside = sentence, frozenset(texts.keys() - {sentence})
+            clear = sentence in self._known and misfits[sentence] < most
+            if self._observed.deadline.passed or clear or beside in self._searched_alone:
+                continue
+            self._searched_alone.add(beside)
+            alone, fit = self._fit_alone(texts, sentence)
+            timed = replace(alone, deadline=self._observed.deadline.share(SEARCH))
+            better = min([sentence, *map(tuple, self._search(timed, 1))], key=fit.misfit)
+            if better == sentence or better in texts:
+                continue
+            changed = True
+            fit.keep([better])
+            label, _ = fit.weights[better]
+            self._misfits[better] = fit.misfit(better)
+            for group in (self._known, self._near):
+                group.pop(sentence, None)
+            (self._known if fit.misfit(better) < GOOD else self._near)[better] = label
+            texts = {**self._known, **self._near}
+        return changed
+
+    def _fit_alone(self, texts: Mapping[Sentence, int], sentence: Sentence) -> tuple[ObservedUpdate, WeightFit]:
+        """Return what all other texts leave of the update, and how well sentences fit that."""
+        alone = self.without({ids: label for ids, label in texts.items() if ids != sentence})
+        return alone, WeightFit(alone, Remainder.of(alone))
 
     def _is_replayed(self) -> bool:
         """Order the sentences as the client has them, and return whether its training on them gives the update."""
