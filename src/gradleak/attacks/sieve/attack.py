@@ -77,6 +77,7 @@ ROTARY = (
     "decoders with rotary positions are read from the exact row space alone: dropout, rounding, noise or a batch with "
     "more tokens than the model has dimensions hide it"
 )
+ONLY_NOISE = "the text leaves nothing of the update but noise; this is no proof"
 INEXACT = (
     "no exact read-out: the update was perturbed, took several steps, holds too many tokens, or is of other weights"
 )
@@ -284,8 +285,9 @@ class Sieve(Attack):
             reading = _proven(observed, sentences, found.labels)
             if reading.proof.verified:
                 return reading
-        notes = [overview(sentences), INEXACT]
-        return Reading(sentences, [], found.labels or None, found.distance, notes).distinct()
+        notes = [overview(sentences), ONLY_NOISE if found.settled else INEXACT]
+        reading = Reading(sentences, [], found.labels or None, found.distance, notes, settled=found.settled)
+        return reading.distinct()
 
 
 def _number_of_texts(observed: ObservedUpdate, known: Knowledge) -> int | None:

@@ -67,11 +67,13 @@ class DefendedReading:
         sentences: token ids of each text.
         labels: their classes; empty if not determined.
         distance: the cosine distance of their gradient from the update.
+        settled: whether they leave nothing but noise of the update.
     """
 
     sentences: list[list[int]]
     labels: list[int]
     distance: float
+    settled: bool = False
 
 
 def overview(sentences: Sequence[Sentence]) -> str:

@@ -38,6 +38,15 @@ def test_a_sentence_with_wrong_words_is_put_right_without_a_prior() -> None:
     found = read_by_likelihood(noisy(target), DefendedReading([wrong], [1], 0.5), None)
     assert tuple(found.sentences[0]) == truth
     assert found.labels == [1]
+    assert found.settled
+
+
+def test_a_sentence_that_leaves_more_than_noise_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = wider_target()
+    (truth,) = ids_of(target, [TEXT])
+    wrong = [truth[0], *truth[3:1:-1], truth[-1]]
+    monkeypatch.setattr(map_search.MapSearch, "run", lambda *_: wrong)
+    assert not read_by_likelihood(noisy(target), DefendedReading([wrong], [1], 0.5), None).settled
 
 
 def test_what_seems_to_leave_nothing_but_noise_is_put_right_by_the_posterior(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import gradleak as gl
+from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.rounded.peeling import Peeling, number_of_equal_parts
+from gradleak.exchange import Knowledge
 from gradleak.federation import Client, FedAvg
 from gradleak.leakage.first_step import as_gradient
 from gradleak.leakage.layer_inputs import first_layer_inputs
@@ -71,6 +73,26 @@ def test_a_text_with_a_wrong_word_is_read_again_without_the_others() -> None:
     assert peeling.read_again(texts, wrong) == dict(zip((first, third, second), (1, 1, 0), strict=True))
     right = dict(zip((first, second, third), LABELS, strict=True))
     assert peeling.read_again(right, second) == right
+
+
+def test_a_text_that_resembles_none_is_searched_in_what_the_others_leave() -> None:
+    target = wider_target()
+    update = Client(target, fedavg=FedAvg(steps=3, lr=1e-5, batch=1)).update(TEXTS, LABELS)
+    gradient, words = as_gradient(target, update), torch.arange(5, len(target.word_embeddings))
+    observed = ObservedUpdate(target, first_layer_inputs(target), gradient, words, 16, protocol=update.protocol)
+    first, second, third = ids_of(target)
+    wrong = (*first[:3], third[2], third[-1])
+    texts = dict(zip((first, wrong, third), (LABELS[0], 1 - LABELS[1], LABELS[2]), strict=True))
+
+    def search(alone: ObservedUpdate, missing: int) -> list[list[int]]:
+        assert missing == 1
+        near = read_defended(alone, Knowledge(batch_size=1))
+        return near.sentences if near else []
+
+    peeling = Peeling(observed.counted(3).at_mean_weights().restored, 3, 16, 1, search)
+    assert peeling.search_again(texts, wrong) == (second, LABELS[1])
+    right = dict(zip((first, second, third), LABELS, strict=True))
+    assert peeling.search_again(right, second) is None
 
 
 @pytest.mark.slow

@@ -81,7 +81,8 @@ def read_by_likelihood(
         sentence = search.polished(start)
     else:
         sentence = search.run(start)
-    return DefendedReading([sentence], [label], likelihood.distance(sentence))
+    settled = not likelihood.dropout.masks and likelihood.leaves_only_noise(sentence)
+    return DefendedReading([sentence], [label], likelihood.distance(sentence), settled)
 
 
 class MapSearch:

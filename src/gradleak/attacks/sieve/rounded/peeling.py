@@ -202,7 +202,7 @@ class Peeling:
         misfits = {
             ids: self._fit_alone(texts, ids)[1].misfit(ids) for ids in texts if not self._observed.deadline.passed
         }
-        most = DOUBTFUL * sorted(misfits.values())[len(misfits) // 2] if misfits else inf
+        most = DOUBTFUL * sorted(misfits.values())[len(misfits) // 2] if misfits else 0.0
         changed = False
         for sentence in sorted(misfits, key=misfits.__getitem__):
             beside = sentence, frozenset(texts.keys() - {sentence})
@@ -210,20 +210,29 @@ class Peeling:
             if self._observed.deadline.passed or clear or beside in self._searched_alone:
                 continue
             self._searched_alone.add(beside)
-            alone, fit = self._fit_alone(texts, sentence)
-            timed = replace(alone, deadline=self._observed.deadline.share(SEARCH))
-            better = min([sentence, *map(tuple, self._search(timed, 1))], key=fit.misfit)
-            if better == sentence or better in texts:
-                continue
-            changed = True
-            fit.keep([better])
-            label, _ = fit.weights[better]
-            self._misfits[better] = fit.misfit(better)
-            for group in (self._known, self._near):
-                group.pop(sentence, None)
-            (self._known if fit.misfit(better) < GOOD else self._near)[better] = label
-            texts = {**self._known, **self._near}
+            found = self.search_again(texts, sentence)
+            if found is not None:
+                changed = True
+                better, label = found
+                for group in (self._known, self._near):
+                    group.pop(sentence, None)
+                (self._known if self._misfits[better] < GOOD else self._near)[better] = label
+                texts = {**self._known, **self._near}
         return changed
+
+    def search_again(self, texts: Mapping[Sentence, int], sentence: Sentence) -> tuple[Sentence, int] | None:
+        """Return a sentence that fits what all others of some texts leave better than one of them, and its class.
+
+        None if no such sentence is found.
+        """
+        alone, fit = self._fit_alone(texts, sentence)
+        timed = replace(alone, deadline=self._observed.deadline.share(SEARCH))
+        better = min([sentence, *map(tuple, self._search(timed, 1))], key=fit.misfit)
+        if better in texts:
+            return None
+        self._misfits[better] = fit.misfit(better)
+        fit.keep([better])
+        return better, fit.weights[better][0]
 
     def _fit_alone(self, texts: Mapping[Sentence, int], sentence: Sentence) -> tuple[ObservedUpdate, WeightFit]:
         """Return what all other texts leave of the update, and how well sentences fit that."""
