@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from statistics import median
 
 import torch
 from torch import Tensor
 
+from gradleak.attacks.sieve.defended.batch_search import refine_with_contexts
 from gradleak.attacks.sieve.observed import ObservedUpdate, Sentence
 from gradleak.attacks.sieve.plain.remainder import Remainder
 from gradleak.attacks.sieve.plain.sentence_search import common_tokens
@@ -38,8 +40,8 @@ SUSPECT = 0.12
 READING, SEARCH = 0.25, 0.5
 """Shares of the time left for completing sentences from the row space, and for searching their words."""
 
-DOUBTFUL = 2.5
-"""A sentence that fits what the others leave worse than the median one by this factor may be a near miss."""
+DOUBTFUL = 1.2
+"""A sentence that fits worse than the median one by this factor may be a near miss."""
 
 ALONE_STARTS = 60
 """Skeletons that are completed at most where one sentence is read by itself."""
@@ -122,12 +124,12 @@ class Peeling:
     def _ways(self, rest: ObservedUpdate) -> Iterator[bool]:
         """Read what is left in one way after the other, the quickest first, and yield whether something was found."""
         yield self._read(rest, None, thorough=False)
+        yield self._read_each_again(suspect_only=True)
+        yield self._search_each_alone()
         guesses = self._guessed(rest)
         yield self._read(rest, guesses, thorough=False)
-        yield self._read_each_again(suspect_only=True)
         yield self._read(rest, guesses, thorough=True)
         yield self._read_each_again(suspect_only=False)
-        yield self._search_each_alone()
 
     def _guessed(self, rest: ObservedUpdate) -> Guesses:
         """Return sentences that are near to what is left, and all words that they have."""
@@ -196,15 +198,13 @@ class Peeling:
 
         The nearest are searched first, since each that is found makes the others clearer.
         """
-        texts = {**self._known, **self._near}
-        if len(texts) < self._count:
+        if 2 * len(self._known) < self._count:
             return False
-        misfits = {
-            ids: self._fit_alone(texts, ids)[1].misfit(ids) for ids in texts if not self._observed.deadline.passed
-        }
-        most = DOUBTFUL * sorted(misfits.values())[len(misfits) // 2] if misfits else 0.0
+        misfits = {ids: self._misfits.get(ids, inf) for ids in (*self._known, *self._near)}
+        most = DOUBTFUL * median(misfits[ids] for ids in self._known)
         changed = False
         for sentence in sorted(misfits, key=misfits.__getitem__):
+            texts = {**self._known, **self._near}
             beside = sentence, frozenset(texts.keys() - {sentence})
             clear = sentence in self._known and misfits[sentence] < most
             if self._observed.deadline.passed or clear or beside in self._searched_alone:
@@ -217,17 +217,19 @@ class Peeling:
                 for group in (self._known, self._near):
                     group.pop(sentence, None)
                 (self._known if self._misfits[better] < GOOD else self._near)[better] = label
-                texts = {**self._known, **self._near}
         return changed
 
     def search_again(self, texts: Mapping[Sentence, int], sentence: Sentence) -> tuple[Sentence, int] | None:
         """Return a sentence that fits what all others of some texts leave better than one of them, and its class.
 
-        None if no such sentence is found.
+        It is edited first, then searched from nothing. None if that leads to no better one.
         """
         alone, fit = self._fit_alone(texts, sentence)
-        timed = replace(alone, deadline=self._observed.deadline.share(SEARCH))
-        better = min([sentence, *map(tuple, self._search(timed, 1))], key=fit.misfit)
+        timed = replace(alone, deadline=self._observed.deadline.share(SEARCH), longest=self._longest)
+        edited = refine_with_contexts(timed, sentence)
+        better = min([sentence, *map(tuple, edited.sentences if edited else ())], key=fit.misfit)
+        if better == sentence:
+            better = min([sentence, *map(tuple, self._search(timed, 1))], key=fit.misfit)
         if better in texts:
             return None
         self._misfits[better] = fit.misfit(better)
