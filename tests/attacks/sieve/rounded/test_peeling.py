@@ -6,12 +6,13 @@ import torch
 import gradleak as gl
 from gradleak.attacks.sieve.defended.reader import read_defended
 from gradleak.attacks.sieve.observed import ObservedUpdate
-from gradleak.attacks.sieve.rounded.peeling import Peeling, number_of_equal_parts
+from gradleak.attacks.sieve.rounded.peeling import Peeling, Search, number_of_equal_parts
 from gradleak.exchange import Knowledge
 from gradleak.federation import Client, FedAvg
 from gradleak.leakage.first_step import as_gradient
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.leakage.recompute import batch_gradient
+from gradleak.targets import Target
 from wide_targets import LABELS, TEXTS, ids_of, wider_target
 
 
@@ -61,14 +62,19 @@ def test_texts_that_are_taken_several_times_are_read(settings: dict[str, int]) -
     assert found.verified
 
 
-def test_a_text_with_a_wrong_word_is_read_again_without_the_others() -> None:
-    target = wider_target()
+def peeling_of(target: Target, search: Search) -> Peeling:
+    """Return what peels the update of three small steps, a text each."""
     update = Client(target, fedavg=FedAvg(steps=3, lr=1e-5, batch=1)).update(TEXTS, LABELS)
     gradient, words = as_gradient(target, update), torch.arange(5, len(target.word_embeddings))
     observed = ObservedUpdate(target, first_layer_inputs(target), gradient, words, 16, protocol=update.protocol)
+    return Peeling(observed.counted(3).at_mean_weights().restored, 3, 16, 1, search)
+
+
+def test_a_text_with_a_wrong_word_is_read_again_without_the_others() -> None:
+    target = wider_target()
     first, second, third = ids_of(target)
     wrong = (*second[:-2], first[2], second[-1])
-    peeling = Peeling(observed.counted(3).at_mean_weights().restored, 3, 16, 1, lambda *_: ())
+    peeling = peeling_of(target, lambda *_: ())
     texts = dict(zip((first, wrong, third), LABELS, strict=True))
     assert peeling.read_again(texts, wrong) == dict(zip((first, third, second), (1, 1, 0), strict=True))
     right = dict(zip((first, second, third), LABELS, strict=True))
@@ -77,9 +83,6 @@ def test_a_text_with_a_wrong_word_is_read_again_without_the_others() -> None:
 
 def test_a_text_that_resembles_none_is_searched_in_what_the_others_leave() -> None:
     target = wider_target()
-    update = Client(target, fedavg=FedAvg(steps=3, lr=1e-5, batch=1)).update(TEXTS, LABELS)
-    gradient, words = as_gradient(target, update), torch.arange(5, len(target.word_embeddings))
-    observed = ObservedUpdate(target, first_layer_inputs(target), gradient, words, 16, protocol=update.protocol)
     first, second, third = ids_of(target)
     wrong = (*first[:3], third[2], third[-1])
     texts = dict(zip((first, wrong, third), (LABELS[0], 1 - LABELS[1], LABELS[2]), strict=True))
@@ -89,7 +92,7 @@ def test_a_text_that_resembles_none_is_searched_in_what_the_others_leave() -> No
         near = read_defended(alone, Knowledge(batch_size=1))
         return near.sentences if near else []
 
-    peeling = Peeling(observed.counted(3).at_mean_weights().restored, 3, 16, 1, search)
+    peeling = peeling_of(target, search)
     assert peeling.search_again(texts, wrong) == (second, LABELS[1])
     right = dict(zip((first, second, third), LABELS, strict=True))
     assert peeling.search_again(right, second) is None
