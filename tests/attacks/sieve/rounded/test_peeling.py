@@ -98,6 +98,17 @@ def test_a_text_that_resembles_none_is_searched_in_what_the_others_leave() -> No
     assert peeling.search_again(right, second) is None
 
 
+def test_near_misses_that_remain_when_all_texts_are_found_are_not_subtracted() -> None:
+    target = wider_target()
+    peeling = peeling_of(target, lambda *_: ())
+    texts = ids_of(target)
+    peeling._known = dict(zip(texts, LABELS, strict=True))
+    peeling._near = {(*texts[0][:3], texts[1][2], texts[0][-1]): 0}
+    peeling._misfits = dict(zip(texts, (0.01, 0.01, 0.1), strict=True))  # the last is doubtful
+    assert not peeling._search_each_alone()
+    assert list(peeling._known) == texts
+
+
 @pytest.mark.slow
 def test_steps_of_which_rounding_hides_half_are_read_sentence_by_sentence() -> None:
     target = gl.load_target("tiny")

@@ -204,7 +204,9 @@ class Peeling:
         most = DOUBTFUL * median(misfits[ids] for ids in self._known)
         changed = False
         for sentence in sorted(misfits, key=misfits.__getitem__):
-            texts = {**self._known, **self._near}
+            texts = dict([*self._known.items(), *self._near.items()][: self._count])  # what was near may be found since
+            if sentence not in texts:
+                continue
             beside = sentence, frozenset(texts.keys() - {sentence})
             clear = sentence in self._known and misfits[sentence] < most
             if self._observed.deadline.passed or clear or beside in self._searched_alone:
