@@ -6,7 +6,7 @@ fewer tokens, the same rounding, and shows words that the whole did not. When al
 held against what the others leave.
 
 The row space shows few words of long sentences, and near misses are taken for right where it does. What all others
-leave is an update of one sentence: sentences that fit it far worse than most are searched there by the whole gradient.
+leave is an update of one sentence: those that fit worse than most are edited there, then searched by its gradient.
 """
 
 from __future__ import annotations
