@@ -25,7 +25,7 @@ from gradleak.leakage.perturbation import noise_deviation
 LONGEST = 64
 """Sentences of more tokens are not searched."""
 
-NOISY, DROWNED = 0.003, 0.5
+NOISY, DROWNED = 0.003, 0.1
 """Fractions of an update's energy that are noise: above NOISY, the likelihood search refines the reading; above
 DROWNED, it starts from nothing, as no word exceeds the noise in the first layer."""
 

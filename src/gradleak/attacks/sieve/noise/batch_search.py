@@ -21,6 +21,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.noise.exchanges import WordPair, best_exchange
+from gradleak.attacks.sieve.noise.input_fit import InputFit
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
 from gradleak.attacks.sieve.noise.proposals import insertions, replacements
@@ -31,27 +32,24 @@ from gradleak.exchange import Deadline
 from gradleak.leakage.labels import class_counts
 from gradleak.matching import Candidates, Cosine, Matcher
 from gradleak.optimisation.descent import Descent, descend
-from gradleak.optimisation.guess import Guess, random_guess
-from gradleak.optimisation.slots import Slots, nearest_words
+from gradleak.optimisation.guess import Guess
+from gradleak.optimisation.slots import Slots
 from gradleak.priors import Prior
 
-POSITIONS = 16
-"""Number of tokens of each sentence in the first descent."""
+SLOTS = 20
+"""Number of tokens of each sentence in the fit."""
 
-TOGETHER = Descent(steps=100, lr=0.02, linear=True)
-AGAIN = Descent(steps=20, lr=0.01, linear=True)
+TIME_FITTED = 0.5
+"""The greatest fraction of the time that the fit takes."""
 
-NEAREST, NEAR_OTHERS = 8, 2
-"""How many words near an embedding are tried: in its own sentence, and in the others."""
+NEAREST = 8
+"""How many words near each embedding of a descent from a sentence are tried at its position."""
 
-TRIED, IMPROVED = 900, 500
-"""How many sentences are compared in a climb from nothing, and in one that improves a sentence."""
+IMPROVED = 500
+"""How many sentences are compared in a climb that improves a sentence."""
 
 ROUNDS, EXCHANGES = 4, 3
 """How often all sentences are improved, and how many phrases are moved between them after that."""
-
-TIME_TOGETHER = 0.3
-"""The greatest fraction of the time that the first descent takes."""
 
 READABLE = 1e-4
 """Weight of a nat of the prior, as a fraction of the matched filter."""
@@ -106,29 +104,19 @@ class BatchSearch:
 
     def run(self) -> DefendedReading:
         """Return the sentences that were found."""
-        guess, count = self._descended_together(), self.labels.shape[2]
-        while len(self.drafts) < count:
-            number = self._clearest(guess)
-            self.drafts[number] = self._found(guess, number)
-            self._report()
-            if len(self.drafts) < count:
-                guess = descend(self.target, self._matcher, self._filled(guess), AGAIN)
-        if not self.observed.deadline.passed:
+        deadline = self.observed.deadline
+        until = deadline.sooner(TIME_FITTED * deadline.left) if deadline.limited else deadline
+        slots = min(SLOTS, self.observed.longest)
+        fit = InputFit(self.observed, self._matcher.until(until), self.labels[0, 0].tolist(), slots)
+        words = fit.advance()
+        while not fit.finished:
+            words = fit.advance()
+        self.drafts = {number: Draft.of(own[: self._room]) for number, own in enumerate(words)}
+        self._scale = max(0.0, -float(self._matcher(self._from_words().candidates(self.target))))
+        self._report()
+        if not deadline.passed:
             self._improve()
         return self._reading()
-
-    def _found(self, guess: Guess, number: int) -> Draft:
-        """Return the words of one sentence in place of its embeddings."""
-        open_ = [b for b in range(self.labels.shape[2]) if b not in self.drafts]
-        near = {b: self._near(guess, b) for b in open_}
-        others = [near[b][:, :NEAR_OTHERS] for b in open_ if b != number]
-        deadline = self.observed.deadline
-        if deadline.limited:  # the improvement takes its share as well
-            deadline = deadline.sooner(deadline.left / (len(open_) + 1))
-        climb = self._climb(self._beside(guess, number), deadline)
-        climb.learn(torch.cat([each.flatten() for each in (near[number], *others)]).tolist())
-        draft, _ = climb.run(Draft.of(()), TRIED)
-        return draft if draft.tokens else Draft.of(near[number][: self._room, 0].tolist())  # no time was left
 
     def _improve(self) -> None:
         """Exchange words between sentences, and improve each beside the others, in turn."""
@@ -173,11 +161,6 @@ class BatchSearch:
     def _climb(self, score: Callable[[Sequence[Draft]], Tensor], deadline: Deadline) -> LazyClimb:
         return LazyClimb(score, self._suggest, self._room, resize=True, deadline=deadline)
 
-    def _beside(self, guess: Guess, number: int) -> Callable[[Sequence[Draft]], Tensor]:
-        """Return the score of one sentence's drafts, with all other sentences fixed."""
-        matcher = self._matcher.with_fixed_sequences(guess.candidates(self.target), number)
-        return self._score(matcher, int(self.labels[0, 0, number]))
-
     def _score(self, matcher: Matcher, label: int) -> Callable[[Sequence[Draft]], Tensor]:
         """Return the score of drafts of one class."""
 
@@ -211,31 +194,6 @@ class BatchSearch:
             return torch.zeros(len(sentences), dtype=torch.float64)
         return READABLE * self._scale * log_prior(self.prior, self.target, sentences).cpu()
 
-    def _descended_together(self) -> Guess:
-        """Return embeddings of all sentences that descended from random ones."""
-        count = self.labels.shape[2]
-        slots = Slots.of(self.target, [[[min(POSITIONS, self.observed.longest)] * count]])
-        scale = float(self.target.word_embeddings.norm(dim=1).mean()) / self.target.word_embeddings.shape[1] ** 0.5
-        guess = random_guess(self.target, slots, self.labels, [torch.Generator().manual_seed(0)], scale)
-        deadline = self.observed.deadline
-        if deadline.limited:
-            deadline = deadline.sooner(TIME_TOGETHER * deadline.left)
-        guess = descend(self.target, self._matcher.until(deadline), guess, TOGETHER)
-        self._scale = max(0.0, -float(guess.losses.min()))
-        return guess
-
-    def _filled(self, guess: Guess) -> Guess:
-        """Return a guess in which the sentences found are words, no longer free."""
-        rows = {number: self._framed(draft.tokens) for number, draft in self.drafts.items()}
-        width = max([guess.slots.ids.shape[-1], *map(len, rows.values())])
-        slots = Slots(*(_wider(tensor, width) for tensor in (guess.slots.ids, guess.slots.mask, guess.slots.free)))
-        for number, row in rows.items():
-            slots.free[0, 0, number] = False
-            slots.mask[0, 0, number] = torch.arange(width, device=self.target.device) < len(row)
-            slots.ids[0, 0, number, : len(row)] = torch.tensor(row, device=self.target.device)
-        embeddings = _wider(guess.embeddings.transpose(-1, -2), width).transpose(-1, -2)
-        return Guess(slots, embeddings, self.labels, torch.full_like(guess.losses, inf))
-
     def _from_words(self) -> Guess:
         """Return the sentences found as a guess, all words free."""
         rows = self._sentences()
@@ -243,20 +201,6 @@ class BatchSearch:
         embeddings = self.target.embed(self.target.pad(rows).ids)[None, None].clone()
         losses = torch.full((1, 1), inf, dtype=torch.float64, device=self.target.device)
         return Guess(slots, embeddings, self.labels, losses)
-
-    def _near(self, guess: Guess, number: int) -> Tensor:
-        """Return the words near the embeddings of one sentence `[positions, words]`."""
-        return nearest_words(self.target, guess.embeddings[0, 0, number][guess.slots.free[0, 0, number]], NEAREST)
-
-    def _clearest(self, guess: Guess) -> int:
-        """Return the sentence, of those not found yet, whose embeddings are closest to words."""
-        table = self.target.word_directions
-
-        def clarity(number: int) -> float:
-            own = guess.embeddings[0, 0, number][guess.slots.free[0, 0, number]]
-            return float(((own / own.norm(dim=1, keepdim=True)) @ table.T).amax(dim=1).mean())
-
-        return max((b for b in range(self.labels.shape[2]) if b not in self.drafts), key=clarity)
 
     def _sentences(self) -> list[list[int]]:
         return [self._framed(self.drafts[number].tokens) for number in range(self.labels.shape[2])]
@@ -275,8 +219,3 @@ class BatchSearch:
     def _report(self) -> None:
         found = [torch.tensor(self._framed(draft.tokens), device=self.target.device) for draft in self.drafts.values()]
         self.observed.report(found, 1.0)
-
-
-def _wider(tensor: Tensor, width: int) -> Tensor:
-    """Return a copy of a tensor whose last dimension is lengthened by zeros."""
-    return torch.nn.functional.pad(tensor, (0, width - tensor.shape[-1])).clone()

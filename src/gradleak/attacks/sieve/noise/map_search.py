@@ -1,12 +1,11 @@
 """Read one sentence by maximum a posteriori search where noise hides the words of the first layer.
 
 The gradient as a whole still distinguishes every sentence from every other (`likelihood.py`); what is missing are
-candidates. Three sources propose words. Descent from random embeddings, with enough positions, recovers most tokens of
-the sentence, at wrong positions and with repeats. Descent from a nearly correct sentence moves its wrong words towards
-better ones. And a language model predicts words from the ones before, which finds the small words that leave hardly a
-trace. A hill climb (`lazy_climb.py`) puts them in order, until a sentence seems to leave nothing but noise. Words that
-are alike differ by less than that test shows, and still by a thousand nats: a last climb is by the posterior itself,
-in which the prior decides what the update leaves open.
+candidates. A fit of all inputs at once (`input_fit.py`) gives most words, in about the right order. Two sources propose
+others: descent from a nearly correct sentence moves its wrong words towards better ones, and a language model predicts
+words from the ones before, which finds the small words that leave hardly a trace. A hill climb (`lazy_climb.py`) tries
+them, until a sentence seems to leave nothing but noise. Words that are alike differ by less than that test shows, and
+still by a thousand nats: a last climb is by the posterior, in which the prior decides what the update leaves open.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import Draft
+from gradleak.attacks.sieve.noise.input_fit import InputFit
 from gradleak.attacks.sieve.noise.lazy_climb import DraftScore, LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
 from gradleak.attacks.sieve.noise.proposals import alike, insertions, replacements
@@ -30,18 +30,14 @@ from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.exchange import Deadline
 from gradleak.leakage.perturbation import noise_deviation
 from gradleak.optimisation.descent import Descent, descend
-from gradleak.optimisation.guess import Guess, random_guess
-from gradleak.optimisation.slots import Slots
+from gradleak.optimisation.guess import Guess
 from gradleak.priors import Prior
 
-POSITIONS = 20
-"""Number of tokens in the descent from random embeddings: too many do no harm."""
-
-FROM_RANDOM = Descent(steps=80, lr=0.01, linear=True, mask_speed=0)
-"""The descent from random embeddings; dropout masks that the update shows stay as they are."""
+SLOTS = 20
+"""Number of tokens of the fit at first if the length is unknown: too many do no harm."""
 
 NEAREST = 8
-"""How many words near each embedding are tried: at all positions, or at its own in a descent from a sentence."""
+"""How many words near each embedding of a descent from a sentence are tried at its position."""
 
 ROUNDS = 6
 """How often embeddings are descended from a sentence that no change improves."""
@@ -115,13 +111,14 @@ class MapSearch:
         before, after = map(len, self._frame)
         draft = Draft.of(start[before : len(start) - after] if start else ())
         self.climb.learn(draft.tokens)
+        fit = self._new_fit()
         for number in range(ROUNDS):
             if number and self._climb_until.passed:
                 break
-            if number == (1 if start else 0):
-                draft = self._learn_from_random(draft)
+            if not fit.finished:
+                draft = self._fitted(fit, draft)
             else:
-                self._consider(draft, self.climb, insert=number > 1)
+                self._consider(draft, self.climb, insert=True)
             draft, _ = self.climb.run(draft, self._most - self.climb.tried)
             if self.climb.tried >= self._most or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
@@ -194,19 +191,25 @@ class MapSearch:
         self.observed.report([torch.tensor(best, device=self.target.device)], self.likelihood.distance(best))
         return values
 
-    def _learn_from_random(self, draft: Draft) -> Draft:
-        """Learn the words near embeddings that descended from noise; they replace an empty draft of known length.
+    def _new_fit(self) -> InputFit:
+        return InputFit(
+            self.observed,
+            self.likelihood.matched_filter,
+            [self.likelihood.label],
+            self.length or min(SLOTS, self.observed.longest),
+            self.likelihood.masks_for if self.likelihood.dropout.masks else None,
+            all_filled=self.length is not None,
+        )
 
-        A draft of unknown length grows word by word instead.
-        """
-        slots = Slots.of(self.target, [[[self.length or min(POSITIONS, self.observed.longest)]]])
-        scale = float(self.target.word_embeddings.norm(dim=1).mean()) / self.target.word_embeddings.shape[1] ** 0.5
-        labels = torch.full_like(slots.ids[..., 0], self.likelihood.label)
-        generator = torch.Generator().manual_seed(0)
-        guess = random_guess(self.target, slots, labels, [generator], scale)
-        near = self._descended(guess, FROM_RANDOM)
-        self.climb.learn(near.flatten().tolist())
-        return Draft.of(near[:, 0].tolist()) if self.length is not None and not draft.tokens else draft
+    def _fitted(self, fit: InputFit, draft: Draft) -> Draft:
+        """Return the words near vectors that were fitted to the update, or the draft if it is likelier."""
+        (words,) = fit.advance()
+        self.climb.learn(words)
+        fitted = Draft.of(words)
+        if not draft.tokens:
+            return fitted
+        before, after = self._values([draft, fitted]).tolist()
+        return draft if before > after else fitted
 
     def _consider(self, draft: Draft, climb: LazyClimb, *, insert: bool) -> None:
         """Propose words near a draft's embeddings, and words that it may lack."""
