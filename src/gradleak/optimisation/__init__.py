@@ -4,6 +4,7 @@ cohort         Cohort: victims with their gradients, guesses, optimiser, random 
 guess          Guess: embeddings, labels and dropout masks `[victims, starts, sequences, tokens]`
 slots          Slots: the places of tokens, and the projection of embeddings to words
 descent        Adam over guesses, and its schedule
+quasi_newton   L-BFGS, for fits that descent approaches too slowly (sieve)
 start          the best of many samples, permutations and lengths
 reorder        token orders: drawn, scored, and improved step by step
 word_order     LAMP's words put in order at the end, or early (gradleak's own)

@@ -1,1 +1,1 @@
-"""Read one sentence from an update whose first layer noise hides: maximise the likelihood of the whole gradient."""
+"""Read sentences from an update whose first layer noise hides: maximise the likelihood of the whole gradient."""

@@ -1,10 +1,9 @@
 """Read several sentences of a noisy update together, where noise hides the words of the first layer.
 
-One sentence can be found by itself (`map_search.py`); in a batch the others would disturb it. So embeddings of all
-sentences descend together first: they soon explain nearly all of the update, though hardly any is a word. Then
-sentence after sentence is replaced by words, the others' embeddings held fixed: a hill climb puts together the words
-near its own embeddings and those that a language model expects. What a sentence leaves unexplained is left to the
-others, which descend again before the next one is replaced. In the end every sentence is improved beside all others.
+One sentence can be found by itself (`map_search.py`); in a batch the others would disturb it. So the inputs of all
+sentences are fitted together first (`input_fit.py`), which finds the clear words of each. Then the ends of sentences
+that were mixed up are exchanged, and every sentence is improved beside all others: a hill climb adds the words near its
+own embeddings and in its gaps, and those that a language model expects.
 
 Words of one sentence explain the update nearly as well in another, so the prior counts all the time.
 """
