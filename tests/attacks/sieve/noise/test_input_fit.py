@@ -77,3 +77,8 @@ def test_a_passed_deadline_ends_the_fit(target: Target, monkeypatch: pytest.Monk
     fit = fit_of(target, [TEXT], 12, Deadline(0.5))
     assert fit.advance()
     assert fit.finished
+
+
+def test_a_sentence_has_a_word_even_if_none_is_clear(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_fit, "CLEAR", 2.0)
+    assert [len(words) for words in fit_of(target, TEXTS, 9, Deadline(0.0)).advance()] == [1, 1]

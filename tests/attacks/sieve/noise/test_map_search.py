@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gradleak.attacks import find_attack
+from gradleak.attacks.sieve.defended import reader
 from gradleak.attacks.sieve.noise import map_search
 from gradleak.attacks.sieve.noise.likelihood import Likelihood
 from gradleak.attacks.sieve.noise.map_search import read_by_likelihood
@@ -13,6 +14,7 @@ from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.defenses import parse_defense
 from gradleak.errors import GradleakError
+from gradleak.exchange import Knowledge
 from gradleak.federation import Client
 from gradleak.leakage.layer_inputs import first_layer_inputs
 from gradleak.targets import Target
@@ -82,3 +84,19 @@ def test_a_prior_can_be_switched_off_and_one_that_is_not_there_is_named(tmp_path
     assert find_attack("sieve")(prior="none")(target, update).token_ids
     with pytest.raises(GradleakError, match="has no weights as safetensors"):
         find_attack("sieve")(prior=str(tmp_path))(target, update)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_counted_as_several_is_read_as_one_first_where_only_one_shows(
+    several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, batch = DefendedReading([[2, 5, 3]], [1], 0.1, settled=True), DefendedReading([[2, 6, 3]] * 5, [1] * 5, 0.1)
+    monkeypatch.setattr(reader, "_count", lambda *_: 5)
+    monkeypatch.setattr(reader, "noise_energy", lambda *_: 1.0)
+    monkeypatch.setattr(reader, "shows_several", lambda *_: several)
+    monkeypatch.setattr(reader, "read_by_likelihood", lambda *_: alone)
+    monkeypatch.setattr(reader, "read_batch", lambda *_: None)
+    monkeypatch.setattr(reader, "read_batch_by_likelihood", lambda *_: batch)
+    update = noisy(wider_target())
+    assert reader.read_defended(update, Knowledge()) is (batch if several else alone)
+    assert reader.read_defended(update, Knowledge(batch_size=5)) is batch

@@ -15,7 +15,7 @@ from gradleak.attacks.sieve.defended.feasible_set import FeasibleSet, count_sent
 from gradleak.attacks.sieve.defended.single_search import read_sentence
 from gradleak.attacks.sieve.noise.batch_search import read_batch_by_likelihood
 from gradleak.attacks.sieve.noise.map_search import read_by_likelihood
-from gradleak.attacks.sieve.noise.sentence_count import count_noisy_sentences
+from gradleak.attacks.sieve.noise.sentence_count import count_noisy_sentences, shows_several
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.attacks.sieve.reading import DefendedReading
 from gradleak.attacks.sieve.steps.reader import decide_by_steps
@@ -31,6 +31,10 @@ DROWNED, it starts from nothing, as no word exceeds the noise in the first layer
 
 RANK_HIDDEN = 0.05
 """The same fraction above which too few singular values exceed the noise to count sentences by them."""
+
+ALONE = 0.35
+"""A noisy batch in which only one sentence shows is read as a single one first, for this share of the time: the energy
+of a long sentence is that of several short ones."""
 
 MOST_UNDER_NOISE = 16
 """Larger batches are not searched where noise hides the words of the first layer."""
@@ -53,6 +57,11 @@ def read_defended(observed: ObservedUpdate, known: Knowledge, decide: Decide | N
     observed = replace(observed, gradient=gradient, longest=longest)
     noise = noise_energy(observed) if target.task == "classification" else 0.0
     count = known.sequences or _count(observed, noise)
+    if noise > DROWNED and count > 1 and known.sequences is None and not shows_several(target, gradient):
+        in_time = replace(observed, deadline=observed.deadline.share(ALONE))
+        alone = read_by_likelihood(in_time, None, observed.load_prior())
+        if alone.settled:
+            return alone
     if count > 1 and _has_context_score(observed):
         batch = read_batch(observed, count, decide or (decide_by_steps if observed.as_steps else None))
         if batch is not None:

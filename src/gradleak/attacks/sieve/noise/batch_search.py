@@ -80,7 +80,7 @@ def likely_classes(observed: ObservedUpdate, count: int) -> list[int]:
 
 
 class BatchSearch:
-    """The sentences of a batch, some of them words, the others embeddings still.
+    """The sentences of a batch, as far as they are found.
 
     Args:
         observed: the update.

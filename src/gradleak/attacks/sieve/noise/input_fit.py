@@ -188,8 +188,10 @@ class InputFit:
         """Return the clear words of a sentence, without the echoes of others."""
         clear = list(self._words[number].values())
         known = {own.token for own in clear}
+        frame = {*self._starts, *self._ends}
         for own in sorted((own for _, own in self._open(number, set())), key=lambda own: -own.cosine):
-            if own.cosine > (REPEATED if own.token in known else CLEAR):
+            only = known <= frame and own.token not in frame  # a sentence has a word, clear or not
+            if only or own.cosine > (REPEATED if own.token in known else CLEAR):
                 clear.append(own)
                 known.add(own.token)
         return clear

@@ -75,7 +75,7 @@ def count_noisy_sentences(
         return None
     own, shared = energies
     ratio = max(own - shared, 1e-30) / max(seen - shared, 1e-3 * (own - shared), 1e-30) / PLAINER
-    several = bool(whiten(last.weight_in(gradient)).values[1] > ABOVE_EDGE)
+    several = shows_several(target, gradient)
 
     def misfit(count: int) -> float:
         parts = (fractions * count - (fractions * count).round()).abs() / (count * ERROR)
@@ -83,6 +83,12 @@ def count_noisy_sentences(
         return (log(count / ratio) / SPREAD) ** 2 + float(parts.max()) ** 2 + by_rank
 
     return min(range(1, MOST + 1), key=misfit)
+
+
+def shows_several(target: Target, gradient: Mapping[str, Tensor]) -> bool:
+    """Return whether more than one singular value of the last layer, where a sentence has one, exceeds the noise."""
+    last = target.layers[-1].attention_output
+    return last.weight in gradient and bool(whiten(last.weight_in(gradient)).values[1] > ABOVE_EDGE)
 
 
 def class_fractions(target: Target, gradient: Mapping[str, Tensor]) -> Tensor | None:
