@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from gradleak.attacks.sieve.noise.placed_words import PlacedWords, Placement
+from gradleak.attacks.sieve.noise.placed_words import PlacedWords, PlacedToken
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.matching import Candidates, Matcher, SquaredL2
 from gradleak.optimisation.quasi_newton import minimise
@@ -69,7 +69,7 @@ class InputFit:
         self._masks, self._all_filled = masks or (lambda _: {}), all_filled
         self._generator = torch.Generator().manual_seed(0)
         self._starts, self._ends = map(list, self._target.special_tokens)
-        self._words: list[dict[int, Placement]] = [{} for _ in labels]  # by slot
+        self._words: list[dict[int, PlacedToken]] = [{} for _ in labels]  # by slot
         width = self._target.word_embeddings.shape[1]
         self._embeddings = self._target.word_embeddings.new_zeros(len(labels), 0, width)
         self._free = torch.zeros(len(labels), 0, dtype=torch.bool, device=self._target.device)
@@ -132,7 +132,7 @@ class InputFit:
             self._embeddings[:, slot] = self._target.word_embeddings[token]
             self._free[:, slot] = False
             for settled in self._words:
-                settled[slot] = Placement(1.0, token, slot)
+                settled[slot] = PlacedToken(1.0, token, slot)
 
     # --- fits ------------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class InputFit:
 
     # --- words -----------------------------------------------------------------------------------------------------
 
-    def _open(self, number: int, taken: set[int]) -> list[tuple[int, Placement]]:
+    def _open(self, number: int, taken: set[int]) -> list[tuple[int, PlacedToken]]:
         """Return the slots of a sentence that are not settled, with the words nearest to their vectors."""
         slots = [slot for slot in range(self._free.shape[1]) if slot not in self._words[number]]
         return [(slot, self._placed.nearest(self._embeddings[number, slot], slot, taken)) for slot in slots]
@@ -184,7 +184,7 @@ class InputFit:
         frame = {*self._starts, *self._ends}
         return [own.token for own in sorted(placed, key=lambda own: own.position) if own.token not in frame]
 
-    def _clear(self, number: int) -> list[Placement]:
+    def _clear(self, number: int) -> list[PlacedToken]:
         """Return the clear words of a sentence, without the echoes of others."""
         clear = list(self._words[number].values())
         known = {own.token for own in clear}
@@ -196,7 +196,7 @@ class InputFit:
                 known.add(own.token)
         return clear
 
-    def _filled(self, number: int) -> list[Placement]:
+    def _filled(self, number: int) -> list[PlacedToken]:
         """Return words at all positions of a sentence: each vector at another one, so that they fit best."""
         settled = self._words[number]
         taken = {own.position for own in settled.values()}
@@ -207,7 +207,7 @@ class InputFit:
         found = [self._placed.by_position(self._embeddings[number, slot], slot) for slot in slots]
         cosines = torch.stack([cosine[positions] for cosine, _ in found]).cpu().numpy()
         filled = [
-            Placement(float(cosines[row, column]), int(found[row][1][positions[column]]), positions[column])
+            PlacedToken(float(cosines[row, column]), int(found[row][1][positions[column]]), positions[column])
             for row, column in zip(*linear_sum_assignment(-cosines), strict=True)
         ]
         return [*settled.values(), *filled]

@@ -17,7 +17,7 @@ from gradleak.leakage.layer_inputs import LayerInputs
 from gradleak.targets import Target
 
 
-class Placement(NamedTuple):
+class PlacedToken(NamedTuple):
     """The token and position that a vector is nearest to.
 
     Attributes:
@@ -76,7 +76,7 @@ class PlacedWords:
             cosines[torch.arange(len(cosines), device=cosines.device) != slot] = -1.0
         return cosines, self._tokens[rows]
 
-    def nearest(self, embedding: Tensor, slot: int, taken: Collection[int] = ()) -> Placement:
+    def nearest(self, embedding: Tensor, slot: int, taken: Collection[int] = ()) -> PlacedToken:
         """Return the token and position nearest to an embedding `[width]` in a slot, other than the first position.
 
         Args:
@@ -87,4 +87,4 @@ class PlacedWords:
         cosines, tokens = self.by_position(embedding, slot)
         cosines[[0, *(place for place in taken if place < len(cosines))]] = -1.0
         best = int(cosines.argmax())
-        return Placement(float(cosines[best]), int(tokens[best]), best)
+        return PlacedToken(float(cosines[best]), int(tokens[best]), best)
