@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from gradleak.attacks.sieve.noise.placed_words import PlacedWords, PlacedToken
+from gradleak.attacks.sieve.noise.placed_words import PlacedToken, PlacedWords
 from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.matching import Candidates, Matcher, SquaredL2
 from gradleak.optimisation.quasi_newton import minimise
