@@ -27,7 +27,7 @@ LONGEST = 64
 
 NOISY, DROWNED = 0.003, 0.1
 """Fractions of an update's energy that are noise: above NOISY, the likelihood search refines the reading; above
-DROWNED, it starts from nothing, as no word exceeds the noise in the first layer."""
+DROWNED, it starts from nothing: a fit of all inputs finds more words than exceed the noise in the first layer."""
 
 RANK_HIDDEN = 0.05
 """The same fraction above which too few singular values exceed the noise to count sentences by them."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.noise.drafts import Draft
 from gradleak.attacks.sieve.noise.exchanges import WordPair, best_exchange
-from gradleak.attacks.sieve.noise.input_fit import InputFit
+from gradleak.attacks.sieve.noise.input_fit import SLOTS, InputFit
 from gradleak.attacks.sieve.noise.lazy_climb import LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import MatchedFilter, log_prior
 from gradleak.attacks.sieve.noise.proposals import insertions, replacements
@@ -34,9 +34,6 @@ from gradleak.optimisation.descent import Descent, descend
 from gradleak.optimisation.guess import Guess
 from gradleak.optimisation.slots import Slots
 from gradleak.priors import Prior
-
-SLOTS = 20
-"""Number of tokens of each sentence in the fit."""
 
 TIME_FITTED = 0.5
 """The greatest fraction of the time that the fit takes."""

@@ -20,6 +20,9 @@ from gradleak.attacks.sieve.observed import ObservedUpdate
 from gradleak.matching import Candidates, Matcher, SquaredL2
 from gradleak.optimisation.quasi_newton import minimise
 
+SLOTS = 20
+"""Number of tokens of a sentence of unknown length at first: too many do no harm."""
+
 BY_FILTER, BY_LIKELIHOOD, TOGETHER, AGAIN = 80, 120, 400, 80
 """How often the gradient of one sentence is evaluated by the matched filter, then by the likelihood; that of several by
 the likelihood alone, because the filter fits more noise; and how often in every further fit."""

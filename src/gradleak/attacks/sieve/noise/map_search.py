@@ -20,7 +20,7 @@ from torch import Tensor
 from gradleak.attacks.sieve.expected_words import continuations, expected_words
 from gradleak.attacks.sieve.hill_climb import hill_climb
 from gradleak.attacks.sieve.noise.drafts import Draft
-from gradleak.attacks.sieve.noise.input_fit import InputFit
+from gradleak.attacks.sieve.noise.input_fit import SLOTS, InputFit
 from gradleak.attacks.sieve.noise.lazy_climb import DraftScore, LazyClimb
 from gradleak.attacks.sieve.noise.likelihood import Likelihood, likeliest_label, log_prior
 from gradleak.attacks.sieve.noise.proposals import alike, insertions, replacements
@@ -33,14 +33,11 @@ from gradleak.optimisation.descent import Descent, descend
 from gradleak.optimisation.guess import Guess
 from gradleak.priors import Prior
 
-SLOTS = 20
-"""Number of tokens of the fit at first if the length is unknown: too many do no harm."""
-
 NEAREST = 8
 """How many words near each embedding of a descent from a sentence are tried at its position."""
 
 ROUNDS = 6
-"""How often embeddings are descended from a sentence that no change improves."""
+"""How often inputs are fitted further, or embeddings descended from a sentence that no change improves."""
 
 TRIED = 5000
 """How many sentences are compared with the update at most."""
@@ -118,7 +115,7 @@ class MapSearch:
             if not fit.finished:
                 draft = self._fitted(fit, draft)
             else:
-                self._consider(draft, self.climb, insert=True)
+                self._consider(draft, self.climb)
             draft, _ = self.climb.run(draft, self._most - self.climb.tried)
             if self.climb.tried >= self._most or self.likelihood.leaves_only_noise(self._framed(draft.tokens)):
                 break
@@ -135,7 +132,7 @@ class MapSearch:
         for _ in range(ROUNDS):
             if self.observed.deadline.passed:
                 break
-            self._consider(draft, climb, insert=True)
+            self._consider(draft, climb)
             climb.consider(alike(self.target, self.observed.words, draft))
             better, _ = climb.run(draft, TRIED)
             if better is draft:
@@ -163,7 +160,7 @@ class MapSearch:
             if self.observed.deadline.passed:
                 return None
             if current is best[0]:
-                self._consider(current, self.climb, insert=True)
+                self._consider(current, self.climb)
             near = self.climb.nearby(current)[:FITTED]
             values = self._values_with_masks(near)
             return near[int(values.argmax())], float(values.max())
@@ -211,11 +208,11 @@ class MapSearch:
         before, after = self._values([draft, fitted]).tolist()
         return draft if before > after else fitted
 
-    def _consider(self, draft: Draft, climb: LazyClimb, *, insert: bool) -> None:
+    def _consider(self, draft: Draft, climb: LazyClimb) -> None:
         """Propose words near a draft's embeddings, and words that it may lack."""
         target, label = self.target, self.likelihood.label
         climb.consider(replacements(target, draft, label, self._descended))
-        if insert and self.length is None and len(draft.tokens) < climb.longest:
+        if self.length is None and len(draft.tokens) < climb.longest:
             climb.consider(insertions(target, self.observed.words, draft, label, self._descended))
 
     def _descended(self, guess: Guess, descent: Descent) -> Tensor:
